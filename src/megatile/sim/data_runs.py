@@ -263,19 +263,19 @@ class LaunchData(Executor):
 
     def _begun(self) -> Array:
         """Return which units the timed run has begun; a launch that the engine need not have has ended."""
-        rows = self.launch.engine_rows
-        if rows is None:
+        launched = self.launch.engine_rows
+        if launched is None:
             return np.ones(self.plan.units, dtype=bool)
-        free = rows.units[:, UnitRow.state] != st.PENDING
+        free = launched.units[:, UnitRow.state] != st.PENDING
         return np.full(self.plan.units, bool(free.all())) if self.plan.levels else free
 
     def _chosen(self) -> dict[Any, list[int]]:
         """Return what the receive-from-any of each unit took so far."""
-        rows, simulation = self.launch.engine_rows, self.runs.machine.simulation
-        if rows is None:
+        launched, simulation = self.launch.engine_rows, self.runs.machine.simulation
+        if launched is None:
             return self.launch.choices
         if self._known[0] != simulation.arena.recorded:
-            self._known = simulation.arena.recorded, choices(simulation, rows)
+            self._known = simulation.arena.recorded, choices(simulation, launched)
         return self._known[1]
 
 
@@ -296,7 +296,7 @@ class DataRuns:
             (now if data.launch.engine_rows is None else given).append(i)
         if given:
             found = [self.active[i].launch.engine_rows for i in given]
-            numbers = [rows.number for rows in found if rows is not None]
+            numbers = [launched.number for launched in found if launched is not None]
             launches, units = (self.machine.simulation.arena.rows(name) for name in ("launches", "units"))
             first, count = launches[numbers][:, [LaunchRow.first_unit, LaunchRow.units]].T
             pending = np.append(0, np.cumsum(units[:, UnitRow.state] == st.PENDING))

@@ -264,7 +264,7 @@ class MachineRun(Host):
         """Let the engine go on until a launch has ended; whether one has."""
         simulation = self.simulation
         try:
-            rows = simulation.run(until, deadline)
+            launched = simulation.run(until, deadline)
         except QueueMisuse as misuse:
             launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
             self._fail("misused its queues", [launch])
@@ -273,12 +273,12 @@ class MachineRun(Host):
             self._fail(f"ended with an error: {error.message}")
             raise
         self.now_ps = max(self.now_ps, simulation.arena.clock)
-        if rows is None:
+        if launched is None:
             return False
-        if rows.number in self._active:
-            self._ended(self._active.pop(rows.number), rows)
+        if launched.number in self._active:
+            self._ended(self._active.pop(launched.number), launched)
         else:
-            simulation.release(rows)
+            simulation.release(launched)
             self._withdrawn -= 1
         return True
 
@@ -319,25 +319,25 @@ class MachineRun(Host):
         self._keep(launch)
         self._follow(launch)
 
-    def _ended(self, launch: Launch, rows: LaunchRows) -> None:
+    def _ended(self, launch: Launch, launched: LaunchRows) -> None:
         """A launch has ended in the timed run."""
         simulation, launch.messages = self.simulation, {}
         try:
-            launch.messages = simulation.messages(rows)
+            launch.messages = simulation.messages(launched)
         except QueueMisuse as misuse:
             try:
-                explain(rows.plan, rows.scalars, misuse)
+                explain(launched.plan, launched.scalars, misuse)
             except MegatileError as error:
                 launch.error = error
             self._data_runs.active = [d for d in self._data_runs.active if d is not launch.data]
-        launch.present, launch.repeatable = np.flatnonzero(rows.present), False
-        launch.choices = choices(simulation, rows) if ReceiveAny in rows.plan.kinds else {}
+        launch.present, launch.repeatable = np.flatnonzero(launched.present), False
+        launch.choices = choices(simulation, launched) if ReceiveAny in launched.plan.kinds else {}
         self._compute(launch)
-        last = simulation.arena.launches[rows.number].last
+        last = simulation.arena.launches[launched.number].last
         launch.set_times(last - launch.submit_ps, self.now_ps - launch.submit_ps)
-        rows.scalars = launch.scalars
+        launched.scalars = launch.scalars
         if self.most_records:
-            launch.record = Record(simulation, rows, launch.submit_ps)
+            launch.record = Record(simulation, launched, launch.submit_ps)
         kept = self._keep(launch)
         if not self._lent:
             self._quiet_ps = int(simulation.arena.rows("lanes").max(initial=0))
@@ -375,9 +375,9 @@ class MachineRun(Host):
 
     def _clear_up(self, launch: Launch) -> None:
         """Use the engine's memory of a launch again; when nothing is under way, free much of it."""
-        simulation, rows, launch.engine_rows = self.simulation, launch.engine_rows, None
-        assert rows is not None
-        simulation.release(rows)
+        simulation, launched, launch.engine_rows = self.simulation, launch.engine_rows, None
+        assert launched is not None
+        simulation.release(launched)
         if not self._active or launch.number % BETWEEN == 0:
             simulation.forget_records(
                 [a.engine_rows for a in self._active.values() if a.engine_rows is not None]
