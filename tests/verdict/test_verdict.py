@@ -12,7 +12,7 @@ import megatile as mt
 import megatile.language as T
 from megatile.cli.main import app
 from megatile.ir.nodes import ScaleRegion
-from megatile.verdict import Finding, Verdict, largest
+from megatile.verdict import Finding, Verdict, largest, narrow
 from megatile.verdict.arguments import arguments_of
 from megatile.verdict.judgement import verdict as judge
 from megatile.verdict.needless import hoisted, invariant
@@ -316,6 +316,38 @@ def test_masks_may_depend_on_numbers_read_before_the_loop():
     arrays = q, np.full(4, 64, np.int32), q.astype(np.float32)
     verdict = mt.simulate(padded_batch(), *arrays, machine="dgx-h100").verdict()
     assert "masked work" in [one.name for one in verdict.findings]
+
+
+def test_blocks_that_a_number_masks_out_are_named():
+    @T.program
+    def chosen(X: T.Tensor((1 << 18,), "f32"), F: T.Tensor((256,), "i32"), Y: T.Tensor((1 << 18,), "f32")):
+        with T.Kernel(block=256, threads=128) as b:
+            x = T.alloc((1024,), "f32")
+            wanted = T.read_scalar(F[b], bound=1)
+            T.copy(x, X[b * 1024])
+            for i in T.Parallel(1024):
+                x[i] = T.if_then_else(wanted > 0, T.exp(T.sin(x[i])), 0.0)
+            T.copy(Y[b * 1024], x)
+
+    x = np.zeros(1 << 18, np.float32)
+    result = mt.simulate(chosen, x, np.zeros(256, np.int32), x.copy(), machine="dgx-h100")
+    (found,) = [one for one in result.verdict().findings if one.name == "masked work"]
+    assert "blocks are computed and then masked out" in found.bottleneck
+
+
+def test_only_what_is_read_of_a_slot_is_worth_a_message():
+    @T.program
+    def edges(X: T.Tensor((4, 64, 64), "f32"), Y: T.Tensor((4, 64), "f32")):
+        with T.Kernel(device=4), T.Scale("device") as (r, n):
+            x, y = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.Shard(0))
+            box = T.alloc((2, 64, 64), "f32", level="l2")
+            for s in T.serial(8):
+                T.copy(box[s % 2], x[0], dst=(r + 1) % n)
+                T.barrier()
+                T.copy(y[0, 0:64], box[s % 2, 0, 0:64])
+
+    copies = narrow._partly_read(mt.lower(edges, machine="dgx-h100").source)
+    assert [box for _, box in copies] == [((0, 1), (0, 64))]
 
 
 def test_far_below_the_roofline_the_most_expensive_line_is_named(monkeypatch):

@@ -1,6 +1,7 @@
 """Pairs of kernels of which one moves or computes more than it need, and its twin."""
 
 import megatile.language as T
+from megatile.language import tl
 
 
 def expanded(by_phase, M=512, N=2048, K=2048):
@@ -161,12 +162,48 @@ def long_cache(parts, sequences=8, length=8192, dim=128):
     return decoded
 
 
+def running_sums(one_by_one, rows=1056, n=128):
+    """Sums of all elements up to each: in a serial loop, or by `T.cumsum`."""
+
+    @T.program
+    def summed(X: T.Tensor((rows, n), "f32"), Y: T.Tensor((rows, n), "f32")):
+        with T.Kernel(block=rows // 8, threads=128) as b:
+            x = T.alloc((8, n), "f32")
+            T.copy(x, X[b * 8, 0])
+            if one_by_one:
+                for j in T.serial(n - 1):
+                    for i in T.Parallel(8):
+                        x[i, j + 1] = x[i, j + 1] + x[i, j]
+            else:
+                T.cumsum(x, dim=1)
+            T.copy(Y[b * 8, 0], x)
+
+    return summed
+
+
+def shifted(parts, n=4096, units=8):
+    """A `tl` kernel that passes its elements on in small messages."""
+    each = n // parts
+
+    def kernel(x_ptr, y_ptr, tl):
+        first = tl.program_id(0) * n * 2
+        for c in range(parts):
+            tl.send(dir="E", src=tl.load(x_ptr + first + c * each * 2, shape=(each,), dtype="f16"))
+            tl.store(y_ptr + first + c * each * 2, tl.recv(dir="W", shape=(each,), dtype="f16"))
+
+    return tl.read_kernel(
+        kernel, [tl.Tensor("x", (n,)), tl.Tensor("y", (n,))], world_size=units, topology="ring_1d"
+    )
+
+
 PAIRS = {
     "weights expanded by a phase": ("intermediate tensor", expanded(True), expanded(False), "dgx-h100"),
     "an atomic for each row": ("repeated atomics", column_sums(True), column_sums(False), "mi300x-8"),
     "turned element by element": ("transposed by hand", turned(True), turned(False), "hgx-a100"),
     "rows loaded by two phases": ("round trip", normalised(True), normalised(False), "mi300x-8"),
     "a row for each maximum": ("repeated loads", largest(True), largest(False), "mi300x-8"),
+    "running sums one by one": ("serial loop", running_sums(True), running_sums(False), "dgx-h100"),
+    "tl: 64 small messages": ("small messages", shifted(64), shifted(1), "ahbm"),
     "a block for a long cache": ("too few blocks", long_cache(1), long_cache(16), "dgx-h100"),
 }
 """By the waste: the finding it should lead to, the slow program, its twin, and the machine."""

@@ -11,7 +11,7 @@ WEIGHTS = {
     "block order": 1.5, "repeated loads": 1.5, "round trip": 1.5, "bank conflicts": 1.5,
     "uncoalesced access": 2.0,
     "contended atomics": 2.0, "wrong engine": 1.5, "wide operands": 1.5, "barriers": 2.0,
-    "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.5,
+    "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.25,
     "exposed latency": 0.5, "short steps": 0.5, "serial loop": 1.5, "unused bytes": 1.5, "whole result": 1.5,
     "unread parts": 1.5, "masked work": 1.5, "repeated work": 1.5, "duplicate work": 1.5, "far tile": 1.5,
     "small copies": 1.5, "collective by hand": 1.5, "wider than read": 1.5, "unit balance": 2.0,

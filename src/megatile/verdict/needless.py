@@ -81,20 +81,18 @@ def masks(program: Program) -> Iterator[tuple[n.Node, Expr, n.Parallel]]:
 
 
 def _owner(guard: Expr, around: tuple[n.Node, ...]) -> n.Node | None:
-    """The innermost loop whose index is in a condition, or the region; None if it needs names that are not
-    known where that begins."""
+    """Return the innermost loop whose index is in a condition, or the region; None if the condition needs
+    names that are not known in its body."""
     names = symbols(guard)
     loops = [node for node in around if isinstance(node, n.Loop)]
     inner = [loop for loop in loops if loop.var in names]
     regions = [node for node in around if isinstance(node, n.ScaleRegion)]
     owner = inner[-1] if inner else regions[-1] if regions else None
-    before = {node.name for node in _until(around, owner) if isinstance(node, (n.Let, n.ReadScalar))}
-    return owner if names <= {loop.var for loop in loops} | before else None
-
-
-def _until(around: tuple[n.Node, ...], owner: n.Node | None) -> tuple[n.Node, ...]:
-    """What stands before a node, of all that is around a statement."""
-    return around[: next((at for at, node in enumerate(around) if node is owner), 0)]
+    own = set(map(id, getattr(owner, "body", ())))
+    end = next((at for at, node in enumerate(around) if node is owner), 0)
+    before = (node for at, node in enumerate(around) if at < end or id(node) in own)
+    known_names = {node.name for node in before if isinstance(node, (n.Let, n.ReadScalar))}
+    return owner if names <= {loop.var for loop in loops} | known_names else None
 
 
 def _guards(node: n.Parallel) -> Iterator[Expr]:
@@ -174,9 +172,12 @@ def without_masked(program: Program) -> Program:
         for node in body:
             new = n.with_bodies(node, change)
             if id(node) in guards and isinstance(new, (n.Loop, n.ScaleRegion)):
-                allocs = tuple(m for m in new.body if isinstance(m, (n.Alloc, n.View)))
-                rest = tuple(m for m in new.body if not isinstance(m, (n.Alloc, n.View)))
-                new = replace(new, body=(*allocs, n.If(guards[id(node)], rest, span=node.span)))
+                names, body = symbols(guards[id(node)]), new.body
+                needed = [at for at, m in enumerate(body) if getattr(m, "name", "") in names]
+                first = max(needed, default=-1) + 1
+                kept = [m for at, m in enumerate(body) if at < first or isinstance(m, (n.Alloc, n.View))]
+                rest = tuple(m for m in body[first:] if not isinstance(m, (n.Alloc, n.View)))
+                new = replace(new, body=(*kept, n.If(guards[id(node)], rest, span=node.span)))
             result.append(new)
         return tuple(result)
 

@@ -56,6 +56,40 @@ def serial_sums(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("serial scan")
+def serial_scans(study: Study) -> Iterator[Finding]:
+    """Elements are added to the next ones, one after the other."""
+    if study.lowered is not None:
+        table = bindings(study.lowered.source)
+        yield from _finding(
+            study, "serial loop", lambda loop: _scan(loop, table), "T.cumsum",
+            "a serial loop adds each element to the next",
+            "'{0}' counts elements of running sums in order; all threads but a few wait",
+            "T.cumsum of the tile, instead of the loop over '{0}'",
+        )  # fmt: skip
+
+
+def _scan(loop: n.Loop, table: Mapping[str, Binding]) -> tuple[n.Node, ...] | None:
+    """Return the running sum that a loop ``for j: x[…, j + 1] = x[…, j + 1] + x[…, j]`` is."""
+    node = loop.body[0] if len(loop.body) == 1 else None
+    store = node.body[0] if isinstance(node, n.Parallel) and len(node.body) == 1 else node
+    if loop.kind not in SERIAL or not isinstance(store, n.Store) or not isinstance(store.value, Binary):
+        return None
+    sides = (store.value.left, store.value.right)
+    loads = [side for side in sides if isinstance(side, Load) and side.source == store.target]
+    along = [d for d, i in enumerate(store.index) if loop.var in symbols(i)]
+    if store.value.operator != "+" or len(loads) != 2 or len(along) != 1:
+        return None
+    steps = [known(simplify(store.index[along[0]] - side.index[along[0]])) for side in loads]
+    indices = [store.index, *(side.index for side in loads)]
+    others = {tuple(i for d, i in enumerate(index) if d != along[0]) for index in indices}
+    if sorted(step or 0 for step in steps) != [0, 1] or len(others) != 1 or None in steps:
+        return None
+    bound = table[store.target]
+    whole = n.whole(bound.base, bound.shape)
+    return (n.Cumsum(whole, whole, along[0], span=store.span),) if bound.base == store.target else None
+
+
 @rule("small copies")
 def small_copies(study: Study) -> Iterator[Finding]:
     """A loop copies neighbouring parts one after the other."""
