@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, Symbol, binary, ceil_div, symbols, trips
+from megatile.core.expr import Const, Symbol, binary, ceil_div, symbols
 from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.plan.statements import reads_of, rewritten, write_of
@@ -35,8 +35,12 @@ class Loads:
     """The loads of one tensor by one unit."""
 
     tile: pm.Tile
+    remote: bool = False
+    """Whether they are of another unit's part."""
     boxes: list[tuple[Key, Box]] = field(default_factory=list)
     commands: dict[Key, pm.Compute] = field(default_factory=dict)
+    news: dict[Key, list[float]] = field(default_factory=dict)
+    """By load, the share of new elements each time; `shares` fills it."""
 
     def shares(self) -> tuple[dict[Key, float], float, int]:
         """By load, the share of its elements that are new; how often an element is loaded on average; and how
@@ -53,6 +57,7 @@ class Loads:
             fresh = part.size - int(np.count_nonzero(part))
             part[...] = True
             new[key] = new.get(key, 0) + fresh
+            self.news.setdefault(key, []).append(fresh / max(1, part.size))
             all_of_it[key] = all_of_it.get(key, 0) + part.size
         unique = sum(new.values())
         shares = {key: new[key] / all_of_it[key] for key in new}
@@ -63,13 +68,22 @@ def loads(plan: pm.Plan) -> dict[str, Loads]:
     """Return what the middle unit of the largest stream loads, for every tensor that is never written."""
     written = {w.tile for body in plan.bodies for s in body if (w := write_of(s)) is not None}
     found = {t.name: Loads(t) for t in plan.tiles if t.role != "local" and t.name not in written}
+    of_others: dict[str, Loads] = {}
     for s, env in of_middle_unit(plan):
         for at, region in enumerate(s.reads) if isinstance(s, pm.Compute) else ():
-            box = _box(found[region.tile].tile, region, env) if region.tile in found else None
-            if box is not None:
-                found[region.tile].boxes.append(((id(s), at), box))
-                found[region.tile].commands[id(s), at] = s
-    return {name: one for name, one in found.items() if one.boxes}
+            one = found.get(region.tile)
+            if one is not None and region.at is not None:  # each owner's part is a tensor of its own
+                owner = number(region.at, env)
+                one = (
+                    of_others.setdefault(f"{region.tile} of {owner}", Loads(one.tile, remote=True))
+                    if owner is not None
+                    else None
+                )
+            box = _box(one.tile, replace(region, at=None), env) if one is not None else None
+            if one is not None and box is not None:
+                one.boxes.append(((id(s), at), box))
+                one.commands[id(s), at] = s
+    return {name: one for name, one in (found | of_others).items() if one.boxes}
 
 
 def stored_again(plan: pm.Plan) -> tuple[Loads, dict[Key, float], float] | None:
@@ -187,16 +201,29 @@ def loaded_again(plan: pm.Plan, hda: HDA) -> tuple[list[tuple[Loads, float]], di
     found, shares = list[tuple[Loads, float]](), dict[Key, float]()
     for one in loads(plan).values():
         new, times, elements = one.shares()
-        if times > AGAIN and elements * itemsize(one.tile.dtype) <= near_bytes(hda, one.tile.memory):
+        memory = one.tile.memory
+        room = hda.memory(memory).available if one.remote else near_bytes(hda, memory)
+        if times > AGAIN and elements * itemsize(one.tile.dtype) <= room:
             found.append((one, times))
             shares |= new
     return sorted(found, key=lambda item: -item[1]), shares
 
 
-def loaded_once(plan: pm.Plan, shares: dict[Key, float]) -> pm.Plan:
-    """Return the Plan that loads every element once."""
+def first_only(found: list[tuple[Loads, float]]) -> set[int]:
+    """Return the loads that bring something new the first time alone."""
+    news = (item for one, _ in found for item in one.news.items())
+    return {
+        key for (key, at), each in news
+        if at == 0 and len(each) > 1 and each[0] > 1 - NOTHING and max(each[1:]) < NOTHING
+    }  # fmt: skip
+
+
+def loaded_once(plan: pm.Plan, shares: dict[Key, float], first: Collection[int] = ()) -> pm.Plan:
+    """Return the Plan that loads every element once; loads of ``first`` in the first round of their loop."""
     before = {id(s): s for body in plan.bodies for s in body if isinstance(s, pm.Compute)}
-    first = _first_only(plan, shares)
+    first = {id(x) for body in plan.bodies for s in body if isinstance(s, pm.Loop) for x in s.body} & set(
+        first
+    )
 
     def change(s: Any) -> Any:
         if isinstance(s, pm.Loop):
@@ -215,21 +242,6 @@ def loaded_once(plan: pm.Plan, shares: dict[Key, float]) -> pm.Plan:
 
     streams = (replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
     return replace(plan, streams=tuple(streams))
-
-
-def _first_only(plan: pm.Plan, shares: dict[Key, float]) -> set[int]:
-    """Return the loads that bring the same in every iteration of their loop: only the first one is new."""
-    loops = (s for body in plan.bodies for s in body if isinstance(s, pm.Loop))
-    found = set[int]()
-    for loop in loops:
-        rounds = trips(loop)
-        changing = {loop.index} | {c.name for c in loop.carries}
-        for s in loop.body if rounds else ():
-            if isinstance(s, pm.Compute) and s.engine == "dma" and (id(s), 0) in shares:
-                same = not any(symbols(e) & changing for e in (*s.reads[0].start, *s.reads[0].shape))
-                if same and abs(shares[id(s), 0] * len(rounds or ()) - 1) < NOTHING:
-                    found.add(id(s))
-    return found
 
 
 def scaled_read(s: pm.Compute, at: int, share: float) -> pm.Compute:

@@ -164,10 +164,14 @@ def intermediate(study: Study) -> Iterator[Finding]:
     """Find a tensor that one phase stores and the next loads, where one phase could do both."""
     if study.lowered is not None and changes.fusible(study.lowered.source) is not None:
         return
-    for one in between(study.plan):
-        if not (one.recomputable or one.elementwise_reader):
-            continue
-        changed = (merged if one.elementwise_reader else recomputed)(study.plan, one)
+    found = [one for one in between(study.plan) if one.recomputable or one.elementwise_reader]
+    changed, names = study.plan, [f"'{one.name}'" for one in found]
+    for _ in found:  # all of them together: later phases read what earlier ones have made
+        left = (one for one in between(changed) if one.recomputable or one.elementwise_reader)
+        one = next(left, None)
+        if one is not None:
+            changed = (merged if one.elementwise_reader else recomputed)(changed, one)
+    for one in found[:1]:
         unit = {"unit": next(one.reader.unit_numbers())}
         loads = (
             s
@@ -183,9 +187,9 @@ def intermediate(study: Study) -> Iterator[Finding]:
         how = "one phase" if one.elementwise_reader else "elements computed where they are read"
         yield from study.finding(
             "intermediate tensor", study.plan_ps(changed), f"Plan timed again with {how}", bound=True,
-            bottleneck=f"two phases through memory: '{one.name}' is stored by one and loaded by the next",
+            bottleneck=f"phases through memory: {', '.join(names)} stored by one and loaded by the next",
             reason=f"{format_bytes(one.wrote.stored[one.name])} are stored and loaded {times:.3g} times; the "
             "second phase waits for the first",
-            step=f"{step}; without '{one.name}' in memory",
+            step=f"{step}; without {', '.join(names)} in memory",
             source=str(getattr(next(loads, None), "source", None) or ""),
         )  # fmt: skip

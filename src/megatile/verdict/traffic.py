@@ -18,8 +18,9 @@ def loaded_again(study: Study) -> Iterator[Finding]:
         one, times = found[0]
         unit = study.plan.levels[0].name if study.plan.levels else "unit"
         command = footprint.least_new(one, shares)
+        once = footprint.loaded_once(study.plan, shares, footprint.first_only(found))
         yield from study.finding(
-            "repeated loads", study.plan_ps(footprint.loaded_once(study.plan, shares)),
+            "repeated loads", study.plan_ps(once),
             "Plan timed again with every element loaded once",
             bottleneck=f"redundant traffic: every {unit} loads its part of "
             f"'{one.tile.name}' {times:.3g} times",
