@@ -420,6 +420,24 @@ def summed_by_gather(x, y, r, count):
     T.copy(y[0, 0:n], total)
 
 
+def exchanged_parts(of_a_view, n=1 << 16, devices=8):
+    """An all-to-all of a part of a view, which copies do, or of a tile, which the library does."""
+
+    @T.program
+    def exchange(X: T.Tensor((devices, devices, n), "f16"), Y: T.Tensor((devices, devices, n), "f16")):
+        with T.Kernel(device=devices), T.Scale("device"):
+            x, y = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.Shard(0))
+            got, mine = T.alloc((devices, n), "f16", level="l2"), T.alloc((devices, n), "f16", level="l2")
+            if of_a_view:
+                T.all_to_all(got, x[0])
+            else:
+                T.copy(mine, x[0])
+                T.all_to_all(got, mine)
+            T.copy(y[0], got)
+
+    return exchange
+
+
 PAIRS = {
     "all of a vector for its edge": ("unused bytes", halo(True), halo(), "dgx-h100"),
     "all of a sum for a part": ("whole result", own_part(True), own_part(), "dgx-h100"),
@@ -458,6 +476,9 @@ PAIRS = {
     ),
     "root puts to all": (
         "collective by hand", on_devices(root_puts, 1 << 20), on_devices(broadcast, 1 << 20), "dgx-h100"
+    ),
+    "all-to-all of a view": (
+        "collective by copies", exchanged_parts(True), exchanged_parts(False), "mi300x-8"
     ),
     "sent on after the product": ("late messages", ring(False), ring(True), "dgx-h100"),
     "all of it to be summed": (

@@ -86,7 +86,7 @@ def turned(by_hand, M=1024, K=512, depth=64, stages=3):
     return product
 
 
-def normalised(in_phases, R=32768, C=2048):
+def normalised(in_phases, R=12288, C=2048):
     """Rows less their mean: two phases that load the rows each, or one."""
 
     @T.program
@@ -196,12 +196,77 @@ def shifted(parts, n=4096, units=8):
     )
 
 
+def one_field(of_records, n=1 << 20):
+    """One of four fields: in records of four, or in an array of its own."""
+
+    @T.program
+    def roots(P: T.Tensor((n, 4) if of_records else (4, n), "f32"), Y: T.Tensor((n,), "f32")):
+        with T.Kernel(block=n // 1024, threads=128) as b:
+            y = T.alloc((1024,), "f32")
+            if of_records:
+                p = T.alloc((1024, 4), "f32")
+                T.copy(p, P[b * 1024, 0])
+                for i in T.Parallel(1024):
+                    y[i] = T.sqrt(p[i, 0])
+            else:
+                T.copy(y, P[0, b * 1024 : b * 1024 + 1024])
+                for i in T.Parallel(1024):
+                    y[i] = T.sqrt(y[i])
+            T.copy(Y[b * 1024], y)
+
+    return roots
+
+
+def in_steps(phases, R=8192, C=2048):
+    """Elementwise steps as phases that go over the rows in other orders, or as one."""
+    tensor = T.Tensor((R, C), "f32")
+
+    @T.program
+    def computed(X: tensor, A: tensor, B: tensor, Y: tensor):
+        with T.Kernel(block=R // 4, threads=128) as b:
+
+            def phase(to, source, row, factor):
+                with T.Scale("block"):
+                    x = T.alloc((4, C), "f32")
+                    T.copy(x, source[row * 4, 0])
+                    for i, j in T.Parallel(4, C):
+                        x[i, j] = x[i, j] * factor
+                    T.copy(to[row * 4, 0], x)
+
+            if phases:
+                phase(A, X, b, 2.0)
+                phase(B, A, R // 4 - 1 - b, 3.0)
+                phase(Y, B, b, 5.0)
+            else:
+                phase(Y, X, b, 30.0)
+
+    return computed
+
+
+def fetched(again, n=512, steps=16):
+    """A `tl` kernel whose units take the weights of unit 0 in every step, or once."""
+
+    def kernel(w_ptr, x_ptr, tl):
+        weight = tl.load(w_ptr, shape=(n,), dtype="f16")
+        for s in range(steps):
+            if again:
+                weight = tl.load(w_ptr, shape=(n,), dtype="f16")
+            here = x_ptr + (tl.program_id(0) * steps + s) * n * 2
+            tl.store(here, tl.load(here, shape=(n,), dtype="f16") * weight)
+
+    tensors = [tl.Tensor("w", (n,)), tl.Tensor("x", (n * steps,))]
+    return tl.read_kernel(kernel, tensors, world_size=16, topology="ring_1d", machine="cerebras-wse2")
+
+
 PAIRS = {
     "weights expanded by a phase": ("intermediate tensor", expanded(True), expanded(False), "dgx-h100"),
     "an atomic for each row": ("repeated atomics", column_sums(True), column_sums(False), "mi300x-8"),
     "turned element by element": ("transposed by hand", turned(True), turned(False), "hgx-a100"),
-    "rows loaded by two phases": ("round trip", normalised(True), normalised(False), "mi300x-8"),
+    "rows loaded by two phases": ("round trip", normalised(True), normalised(False), "hgx-a100"),
     "a row for each maximum": ("repeated loads", largest(True), largest(False), "mi300x-8"),
+    "one field of records": ("unused bytes", one_field(True), one_field(False), "hgx-a100"),
+    "three phases": ("intermediate tensor", in_steps(True), in_steps(False), "hgx-a100"),
+    "tl: weights from unit 0": ("repeated loads", fetched(True), fetched(False), "cerebras-wse2"),
     "running sums one by one": ("serial loop", running_sums(True), running_sums(False), "dgx-h100"),
     "tl: 64 small messages": ("small messages", shifted(64), shifted(1), "ahbm"),
     "a block for a long cache": ("too few blocks", long_cache(1), long_cache(16), "dgx-h100"),

@@ -125,6 +125,7 @@ def communication(study: Study) -> Iterator[Finding]:
         yield from _small_messages(study, line)
     if study.lowered is not None:
         yield from _algorithms(study)
+        yield from _by_copies(study)
         yield from _batches(study)
     if not study.result.flops:
         return
@@ -247,6 +248,57 @@ def _idle(s: Any) -> Any:
 
 def _meetings(study: Study) -> int:
     return collectives(study.plan)
+
+
+def _by_copies(study: Study) -> Iterator[Finding]:
+    """Collectives of parts of tensors, which are done by copies though the library does whole tiles."""
+    assert study.lowered is not None
+    started = {str(s.source or "") for body in study.plan.bodies for s in body if isinstance(s, pm.Start)}
+    found = [
+        c for c in n.each(n.Collective, study.lowered.source.body)
+        if changes.source_line(c) not in started and not c.impl and len(c.source) == len(c.to) == 1
+    ]  # fmt: skip
+    if found:
+        yield from study.finding(
+            "collective by copies", study.program_ps(partial(_staged, wanted=found)),
+            "program timed again with tiles of their own",
+            bottleneck=f"{found[0].kind} of a part of '{found[0].source[0].source}' by copies, without the "
+            "library",
+            reason="the library takes whole tiles; parts are copied from unit to unit, one after the other",
+            step="T.copy the part into a tile of its own first, and back after it",
+            source=changes.source_line(found[0]),
+        )  # fmt: skip
+
+
+def _staged(program: Program, wanted: list[n.Collective]) -> Program:
+    """Return the program whose collectives have whole tiles, with copies before and after them."""
+    table, level = bindings(program), next((m.level for m in n.each(n.Alloc, program.body)), "l2")
+
+    def staged(one: n.Collective) -> tuple[n.Node, ...]:
+        before, after, whole = list[n.Node](), list[n.Node](), dict[str, n.Region]()
+        for side, region in (("source", one.source[0]), ("to", one.to[0])):
+            shape = tuple(known(e) or 0 for e in region.extents)
+            bound = table[region.source]
+            if region == n.whole(bound.base, bound.shape) or 0 in shape:
+                whole[side] = region
+                continue
+            name = f"{region.source}_{side}"
+            whole[side] = n.whole(name, shape)
+            before.append(n.Alloc(name, shape, bound.dtype, level, one.scale, span=one.span))
+            if side == "source":
+                before.append(n.Copy(whole[side], region, span=one.span))
+            else:
+                after.append(n.Copy(region, whole[side], span=one.span))
+        return (*before, replace(one, to=(whole["to"],), source=(whole["source"],)), *after)
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        made: list[n.Node] = []
+        for node in body:
+            mine = isinstance(node, n.Collective) and any(node is one for one in wanted)
+            made += staged(node) if mine else (n.with_bodies(node, change),)  # type: ignore[arg-type]
+        return tuple(made)
+
+    return replace(program, body=change(program.body))
 
 
 def _algorithms(study: Study) -> Iterator[Finding]:

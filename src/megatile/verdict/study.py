@@ -173,8 +173,8 @@ class Study:
             return None
         return self.plan_ps(plan or self.plan, hda)
 
-    def collective_ps(self, operation: str, one: n.Collective) -> int:
-        """Return what a collective of the same tensor would take by itself."""
+    def collective_ps(self, operation: str, one: n.Collective, share: float = 1.0) -> int:
+        """Return what a collective of the same tensor, or of a share of it, would take by itself."""
         assert self.lowered is not None
         bound = bindings(self.lowered.source)[one.to[0].source]
         elements = prod(known(e) or 1 for e in one.to[0].extents)
@@ -182,7 +182,7 @@ class Study:
         predicted = predict(
             operation,
             machine=self.hda,
-            nbytes=elements * itemsize(bound.dtype),
+            nbytes=max(ranks, round(elements * share)) // ranks * ranks * itemsize(bound.dtype),
             ranks=ranks,
             dtype=bound.dtype,
         )

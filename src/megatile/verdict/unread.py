@@ -17,8 +17,10 @@ from megatile.verdict import changes, footprint
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
 
+PARTLY = 0.8
+"""The share of what an all-to-all gives that must be read, not to be called too much,"""
 READ = 0.5
-"""The share of what a collective gives that must be read, not to be called too much."""
+"""and of what an all-gather gives."""
 
 
 @rule("unread parts")
@@ -28,6 +30,8 @@ def unread_parts(study: Study) -> Iterator[Finding]:
         return
     program = study.lowered.source
     for one in n.each(n.Collective, program.body):
+        if one.kind == "all_to_all" and len(one.to) == 1 and len(one.source) == 1:
+            yield from _exchanged(study, one)
         if one.kind != "allgather" or len(one.to) != 1 or len(one.source) != 1:
             continue
         name, line = one.to[0].source, changes.source_line(one)
@@ -51,6 +55,23 @@ def unread_parts(study: Study) -> Iterator[Finding]:
                 step="T.copy of the elements that are read, from (src=) or to (dst=) the unit that needs "
                 "them, and a T.barrier, instead of T.allgather", source=line,
             )  # fmt: skip
+
+
+def _exchanged(study: Study, one: n.Collective) -> Iterator[Finding]:
+    """Find an all-to-all whose result is partly read: buffers of full capacity."""
+    name, line = one.to[0].source, changes.source_line(one)
+    share = footprint.read_share(study.plan, name, line)
+    if share is None or share > PARTLY:
+        return
+    whole, part = (study.collective_ps("all_to_all", one, size) for size in (1.0, share))
+    yield from study.finding(
+        "unread parts", study.base_ps * part / whole if whole else None,
+        "all-to-all of the bytes that are read, by the planner's estimate", bound=True,
+        bottleneck=f"an all-to-all of '{name}': a unit reads {share:.2g} of it",
+        reason="the rest of the buffers travels for nothing",
+        step="send what is read: smaller buffers, or counts (T.all_to_all(out, x, counts, received))",
+        source=line,
+    )  # fmt: skip
 
 
 def _own_reads(program: Program, one: n.Collective) -> dict[int, n.Region]:
