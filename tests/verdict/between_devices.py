@@ -483,8 +483,8 @@ PAIRS = {
     "sent on after the product": ("late messages", ring(False), ring(True), "dgx-h100"),
     "all of it to be summed": (
         "collective by hand",
-        on_devices(summed_by_gather, 1 << 20),
-        on_devices(sum_of_all, 1 << 20),
+        on_devices(summed_by_gather),
+        on_devices(sum_of_all),
         "dgx-h100",
     ),
 }  # fmt: skip
