@@ -20,11 +20,8 @@ ELSEWHERE = {
     "compat": "other people's scripts run as they are, and are named as they name them",
     "targets/common targets/cuda": "C and CUDA text is tested by what it computes: cpu/, cuda/",
     "collectives/phases collectives/writer": "proved with every algorithm: collectives/test_matrix.py",
-    "ir/passes/unit": "texts before and after: ir/passes/",
-    "lowering/buffers lowering/commands lowering/levels lowering/units": "Plans: lowering/test_lowered.py",
-    "plan/cohort plan/storage": "how data is kept while a Plan runs: plan/test_execute.py",
+    "lowering/buffers lowering/commands lowering/levels": "Plans: lowering/test_lowered.py",
     "runtime/agreement runtime/failures": "need processes: attention/test_wrong_use.py, test_timeouts.py",
-    "runtime/benches": "cli/test_bench.py runs every bench",
     "sim/launch_rows sim/sharing sim/simulation": "one reader of Plans: sim/test_judge.py",
 }
 """Modules and folders whose tests have another name, and which."""
