@@ -68,7 +68,7 @@ def origin_lines(found: Mapping[str, Origin]) -> list[str]:
 def _origin(part: Any, specs: Any, figure: str) -> Origin:
     """Return the origin of a figure of a machine's part: what the file says about it."""
     if part is None:
-        return Origin("assumed", "the machine file does not describe it: it takes no time")
+        return Origin("assumed", "the machine file describes no such engine or network, so it adds no time")
     source = next((spec.source for spec in specs if part.name in (spec.name, spec.level)), None)
     text = source.get(figure, "") if isinstance(source, dict) else source or ""
     guessed = not text or any(word in text for word in GUESSED)
