@@ -103,7 +103,10 @@ class RecordedRows:
         """Name the used queues of the DMA engine for messages: ``dma.1``, …"""
         channels = max(view.message_queues for view in self.launched.views)
         own = self.launched.table.engine_names
-        names, used = [*own, *[""] * (channels - 1)], np.unique(self.rows[:, Recorded.engine])
+        names, used = (
+            [*own, *[""] * (channels - 1)],
+            np.flatnonzero(np.bincount(self.rows[:, Recorded.engine] + 1)) - 1,
+        )
         for i, engine in enumerate(used[used >= len(own)].tolist(), 1):
             names[engine] = f"dma.{i}"
         return names

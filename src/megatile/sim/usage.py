@@ -79,10 +79,10 @@ class RecordedUsage(RecordedRows):
         launched = self.launched
         if not launched.plan.levels:
             return
-        rows = self.rows[self.rows[:, Recorded.kind] == WORK]
-        pcs, which = np.unique(rows[:, Recorded.pc], return_inverse=True)
-        for number, pc in enumerate(pcs.tolist()):
-            statement, actors = self.statements[pc], rows[which.reshape(-1) == number, Recorded.actor]
+        work = self.rows[:, Recorded.kind] == WORK
+        pc_of, actor_of = (self.rows[work, column] for column in (Recorded.pc, Recorded.actor))
+        for pc in np.flatnonzero(np.bincount(pc_of)).tolist():
+            statement, actors = self.statements[pc], actor_of[pc_of == pc]
             view = launched.views[launched.which(int(actors[0]))[0]]
             name, keeps = view.keeps_memory(statement, constant(statement.work.flops) or 1)
             if keeps:
