@@ -115,6 +115,38 @@ def test_a_function_without_a_launch_runs_on_one_thread() -> None:
     np.testing.assert_array_equal(c, products)
 
 
+def test_a_buffer_before_the_launches_is_global() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), T.float32)):
+        parts = T.alloc_buffer((2, 8), T.float32)
+        with T.Kernel(2, threads=32) as b:
+            T.fill(parts[b, 0:8], 1.0 + b)
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                A[i] = parts[0, i] + parts[1, i]
+
+    a = np.zeros(8, np.float32)
+    tilelang.compile(main)(a)
+    assert (a == 3).all()
+
+
+def test_variables_of_iterations() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), T.float32), B: T.Tensor((8,), T.float32)):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                sign = T.alloc_var(T.float32)
+                if A[i] > 0:
+                    sign = 1.0
+                else:
+                    sign = -1.0
+                B[i] = sign * 2
+
+    a, b = np.array([1, -1, 2, -2, 3, -3, 0, 4], np.float32), np.zeros(8, np.float32)
+    tilelang.compile(main)(a, b)
+    np.testing.assert_array_equal(b, np.where(a > 0, 2, -2))
+
+
 def test_reading_a_kernel_keeps_nothing_of_its_callers() -> None:
     class Data:
         pass

@@ -339,8 +339,8 @@ def alloc_shared(shape: Any, dtype: Any = "float32", scope: str = "shared.dyn") 
 
 
 def alloc_buffer(shape: Any, dtype: Any = "float32", scope: str = "shared.dyn", **_: Any) -> Buffer:
-    """A tile in the memory that ``scope`` names."""
-    if scope == "global":
+    """A tile in the memory that ``scope`` names; before the launch, in global memory."""
+    if scope == "global" or current().launch is None:
         return alloc_global(shape, dtype)
     return allocate(shape, dtype, "l1" if scope.startswith("shared") else "l0", private=scope == "local")
 
@@ -360,12 +360,14 @@ def alloc_tmem(shape: Any, dtype: Any = "float32") -> Buffer:
     return allocate(shape, dtype, "l0")
 
 
-def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None) -> Variable:
+def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None) -> Any:
     """A number that changes: ``x = T.alloc_var(T.int32); x = x + 1``."""
     for value in args:
         if not isinstance(value, str):
             init = value
     _check_initial(init, Dtype(dtype))
+    if current().parallel:  # a number of each iteration, which assignments to its name replace
+        return Dtype(dtype)(0 if init is None else init)
     variable = Variable(allocate((1,), dtype, "l0", private=True))
     variable.store(0 if init is None else init)
     return variable
