@@ -137,6 +137,7 @@ REMARKS = {
     "deepseek_mla/example_mla_decode_ws.py": "theirs: no barrier between that write and that read",
     "deepseek_nsa/example_tilelang_nsa_fwd_varlen.py": "theirs: blocks along z do the same work",
     "deepseek_v32/sparse_mla_fwd_pipelined.py": "theirs: no barrier between that write and that read",
+    "dsa_sparse_finetune/indexer_bwd.py": "theirs: gradients of k are summed in bf16, q is scaled in bf16",
     "flash_decoding/example_gqa_decode_varlen_logits.py": "theirs: blocks after a sequence's end are read",
     "gdn/example_chunk_delta_h.py": "theirs: without an initial state the tile is never written",
     "gdn/example_chunk_o_bwd.py": "theirs: `G_last_local` is cleared and never set",
