@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 import fidelity_attention_parts as parts
 from harness import publish_section, sized, table_behind
@@ -20,6 +21,8 @@ from megatile.attention.predict import predict
 from megatile.hda import machine
 
 ALLOWED = 0.15
+RATE_ALLOWED = 0.12
+"""For ring-flash-attention's passes per second."""
 MOST_ALLOWED = 0.25
 """For maxima: one cell of the grid."""
 GRID_TOKENS = 10_500_000
@@ -87,8 +90,9 @@ class Compared:
 
     @property
     def held(self) -> bool:
-        """Whether there is a bar, and it holds."""
-        return self.allowed is not None and abs(self.error) <= self.allowed
+        """Whether there is a bar, and it holds; a speed-up must not become a slow-down."""
+        same = self.unit != "x" or (self.ours - 1) * (self.published - 1) >= 0
+        return self.allowed is not None and abs(self.error) <= self.allowed and same
 
 
 def mask(causal: bool) -> str:
@@ -104,23 +108,31 @@ def gain(name: str, nodes: int, schedule: str, causal: bool, length: int) -> flo
     return found.speedup(found.predictions[1])
 
 
+class Cell(NamedTuple):
+    """Picoseconds of one cell: of the ring, and of a schedule with its parts."""
+
+    ring: int
+    whole: int
+    compute: int
+    communication: int
+
+
 @lru_cache(maxsize=16)
 def _cells(
     name: str, nodes: int, schedules: tuple[str, ...], causal: bool, merge: str
-) -> dict[str, list[tuple[float, float]]]:
+) -> dict[str, list[Cell]]:
     hda = machine(name, nodes=nodes) if nodes > 1 else machine(name)
     base, shortest = "zigzag" if causal else "ring", 3360 if nodes == 1 else 3840
     powers = [2**i for i in range(GRID_STEPS)]
     cells = [(shortest * i, j) for i, j in product(powers, powers) if shortest * i * j <= GRID_TOKENS]
-    found: dict[str, list[tuple[float, float]]] = {schedule: [] for schedule in schedules}
+    found: dict[str, list[Cell]] = {schedule: [] for schedule in schedules}
     with parts.assumed(kernels={"merge": merge}):
         for length, batch in cells:
             problem = Problem(length, 20, 64, batch=batch, causal=causal)
             compared = predict(hda, problem, schedules=[base, *schedules], ranks=8 * nodes)
-            for prediction in compared.predictions[1:]:
-                alone = prediction.communication_ps + prediction.compute_ps
-                gains = compared.speedup(prediction), compared.baseline.time_ps / alone
-                found[prediction.schedule].append(gains)
+            ring = compared.baseline.time_ps
+            for p in compared.predictions[1:]:
+                found[p.schedule].append(Cell(ring, p.time_ps, p.compute_ps, p.communication_ps))
     return found
 
 
@@ -135,7 +147,10 @@ def on_grid(
     """Predicted speed-ups in the cells of the published grid: 20 heads of 64, bf16, forward; ``apart``: if no
     exchange ran beside kernels, but for those of the ring."""
     found = _cells(name, nodes, schedules, causal, merge)
-    return {schedule: [gains[apart] for gains in cells] for schedule, cells in found.items()}
+    taken = {
+        s: [c.compute + c.communication if apart else c.whole for c in cells] for s, cells in found.items()
+    }
+    return {s: [c.ring / t for c, t in zip(found[s], times, strict=True)] for s, times in taken.items()}
 
 
 def sweep(first: int, last: int) -> list[int]:
@@ -169,7 +184,7 @@ def compare() -> Iterator[Compared]:
     for where, _, _, published in RING_FLASH:
         for schedule, rate in rates(where, "ring-flash-attention").items():
             name = f"{where}, {schedule}, 65536 tokens"
-            yield Compared(name, rate, published[schedule], "/s", ALLOWED)
+            yield Compared(name, rate, published[schedule], "/s", RATE_ALLOWED)
     for case in PRINTED:
         together = tuple(x.schedule for x in PRINTED if (x.nodes, x.causal) == (case.nodes, case.causal))
         found = on_grid(case.machine, case.nodes, together, case.causal)[case.schedule]
@@ -196,6 +211,7 @@ def section(rows: Sequence[Compared]) -> str:
         scripted=_scripted(),
         fused=_fused(),
         apart=_apart(),
+        slower=f"{_slower():.1f}",
     )
 
 
@@ -245,21 +261,21 @@ def _by_length() -> str:
 
 
 def _scripted() -> str:
-    """What the zig-zag rows would be, were ring-flash-attention's merge compiled into one kernel."""
+    """What rows of ring-flash-attention would be, were each merge one kernel."""
     cells = []
     for where, _, _, published in RING_FLASH:
-        rate = rates(where, "fused")["zigzag"]
-        cells.append(f"{rate:.1f}/s ({rate / published['zigzag'] - 1:+.0%}) on {where}")
-    return " and ".join(cells)
+        found = rates(where, "fused")
+        cells.append(f"{where} " + ", ".join(f"{x} {found[x] / published[x] - 1:+.0%}" for x in published))
+    return "; ".join(cells)
 
 
 def _fused() -> str:
-    """Averages and maxima on 8 x H100, were merges one kernel."""
-    found = [on_grid("dgx-h100", 1, ("hamilton",), causal, "fused")["hamilton"] for causal in MI300X]
-    return ", ".join(
-        f"{mean(x):.2f} on average and {max(x):.2f} at most ({mask(causal)})"
-        for causal, x in zip(MI300X, found, strict=True)
-    )
+    """Averages and maxima on eight devices, were merges one kernel."""
+    cells = []
+    for title, name in (("H100", "dgx-h100"), ("MI300X", "mi300x-8")):
+        found = [on_grid(name, 1, ("hamilton",), causal, "fused")["hamilton"] for causal in MI300X]
+        cells.append(f"{title} " + " and ".join(f"{mean(x):.2f} (maximum {max(x):.2f})" for x in found))
+    return ", ".join(cells)
 
 
 def _apart() -> str:
@@ -270,6 +286,21 @@ def _apart() -> str:
         found = on_grid("h100-cluster", nodes, ("hamilton", name), False, apart=True)[name]
         cells.append(f"{mean(found):.2f} ({nodes} nodes)")
     return " and ".join(cells)
+
+
+def _slower() -> float:
+    """By how much exchanges of (8-K8-8)^2 would have to be slower for the published average."""
+    wanted = next(case.average for case in PRINTED if case.schedule == "hamilton:8x2")
+    cells = _cells("h100-cluster", 2, ("hamilton", "hamilton:8x2"), False, "ring-flash-attention")
+    factor = 1.0
+    while factor < 100 and mean([_with_slower(cell, factor) for cell in cells["hamilton:8x2"]]) > wanted:
+        factor *= 1.05
+    return factor
+
+
+def _with_slower(cell: Cell, factor: float) -> float:
+    """The speed-up if exchanges took ``factor`` times as long, beside kernels that take what they take."""
+    return cell.ring / max(cell.whole, factor * cell.communication)
 
 
 def _beside(ours: float, published: float) -> str:
@@ -288,7 +319,8 @@ tokens times powers of two up to 128, 3840 on several nodes, batches up to 128, 
 with ring-flash-attention's merge on both sides. Passes per second on A100 and H800 are those of
 zhuzilin/ring-flash-attention (32 heads, 8 KV heads). No constant was fitted to TASP's rows.
 
-{within} of {scored} figures are within their bar (15 %, maxima 25 %). Missed: {missed}.
+{within} of {scored} figures are within their bar (averages 15 % and the right sign, maxima 25 %, passes
+12 %). Missed: {missed}.
 
 {table}
 
@@ -312,22 +344,27 @@ waves.
 **Several nodes.** The ring sends the whole KV of a rank through one NIC per step. `hamilton` sends 8/15 of it
 (two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth. The published average of
 `hamilton:8xN` is below that of `hamilton`, which bytes cannot explain: our order of the two is wrong. Did its
-exchanges and kernels not overlap, it would be {apart}.
+exchanges and kernels not overlap, it would be {apart}; for the published 1.20 its exchanges would have to
+take {slower} times as long as predicted on two nodes.
 
 **Where the figures come from.** Links and message starts: the machine files (MI300X 46.5 GB/s per xGMI link,
 H100 393 GB/s per port, 48.5 GB/s per NIC). Kernels: flash-attn 2, from the `kernels` section of the machine
-files. Merges: one kernel with 10 bytes of traffic per element in bf16, from the last-level cache if the
-results fit. For ring-flash-attention's rows, its own merge of 9 kernels and 38 bytes; fused into one kernel,
-its zig-zag rows would be {scripted}. Each channel of a message occupies a compute unit.
+files. Each channel of a message occupies a compute unit. Merges and messages of both sides are those in
+ring-flash-attention's source: one kernel per operation (9 kernels, 38 bytes per element), results of some
+rows written back (8 bytes more), results converted to f32 and back, K and V sent apart.
 
-**8 × H100.** NCCL gives a message to one peer 4 of its 32 channels (147 GB/s) until it exceeds 64 MiB; an
-all-to-all fills the port (319 GB/s). So Hamilton gains up to 2.2 where sequences are short, if merges are:
-were they one kernel, {fused}. With ring-flash-attention's merges kernels hide most of it, and a causal mask
-loses: Hamilton has two kernels and merges a step where the ring has one.
+**What is uncertain: the merge.** torch's script compiler fuses most of a merge into one kernel (checked on
+CPUs; whether it did in the published runs is not known). Were merges one kernel, 8 devices would give
+{fused}, full and causal; ring-flash-attention's rows would be {scripted}. MI300X and ring-flash-attention
+fit the merge as written, H100 the fused one.
+
+**8 × H100.** NCCL gives a message to one peer 4 of its 32 channels (147 GB/s by NCCL's own limit per
+channel; no open row measures it) until it exceeds 64 MiB; an all-to-all fills the port (319 GB/s) and holds
+28 SMs. The causal average has the wrong sign: Hamilton has two kernels and two merges a step where the ring
+has one.
 
 **What is left out.** Host time, where Python issues a step more slowly than the device runs it; packing of
-chunks into messages; contention of compute and communication for memory; the shifts that
-ring-flash-attention's striped schedule makes.
+chunks into messages; contention of compute and communication for memory.
 """
 
 

@@ -290,7 +290,10 @@ def test_few_waves_take_as_long_as_measured():
     assert times.attention(4096, 4096, 16, 128) == pytest.approx(457e-6, rel=0.10)
 
 
-RING_FLASH = {"A100": {"ring": 24.0, "zigzag": 38.2}, "H800": {"ring": 38.5, "zigzag": 63.0}}
+RING_FLASH = {
+    "A100": {"ring": 24.0, "zigzag": 38.2, "striped": 32.5},
+    "H800": {"ring": 38.5, "zigzag": 63.0, "striped": 55.0},
+}
 
 
 @pytest.mark.parametrize("gpu", RING_FLASH)
@@ -306,7 +309,30 @@ def test_measured_rings_are_predicted(gpu, monkeypatch):
     monkeypatch.setattr(attention_kernels, "kernels_of", lambda _: theirs)
     found = predict(hda, Problem(65_536, 32, 128, 8, causal=True), schedules=list(RING_FLASH[gpu]))
     for p in found.predictions:
-        assert 1e12 / p.time_ps == pytest.approx(RING_FLASH[gpu][p.schedule], rel=0.10)
+        allowed = 0.12 if p.schedule == "striped" else 0.10
+        assert 1e12 / p.time_ps == pytest.approx(RING_FLASH[gpu][p.schedule], rel=allowed)
+
+
+def test_ring_flash_attention_writes_results_of_some_rows_back():
+    """In a shifted (striped) or half (zig-zag) step; one f32 value read and written, by two kernels more."""
+    times = replace(KernelTimes.of(machine("dgx-h100"), "bf16"), cache=(0, 1.0), launch=1e-6)
+    theirs = replace(times, kernels=replace(times.kernels, merge="ring-flash-attention"))
+    whole, part = (theirs.merge(4096, 8, 64, 2, part=x) for x in (False, True))
+    assert part - whole == pytest.approx(2e-6 + 4096 * 8 * 64 * 8 / times.bandwidth)
+    assert times.merge(4096, 8, 64, 2, part=True) == times.merge(4096, 8, 64, 2)
+    ends = theirs.conversions(4096, 8, 64, 2)
+    assert ends == pytest.approx(2e-6 + 4096 * 8 * 64 * 2 * (2 + 4) / times.bandwidth)
+    assert times.conversions(4096, 8, 64, 2) == 0
+
+
+def test_keys_and_values_sent_apart_get_channels_by_the_size_of_each(monkeypatch):
+    """80 MiB to one peer take 8 of NCCL's channels, two times 40 MiB take 4."""
+    problem = Problem(3360, 20, 64, batch=39)
+    together = predict_one(machine("dgx-h100"), problem, "ring", 8).communication_ps
+    hda = machine("dgx-h100")
+    theirs = replace(kernels_of(hda), merge="ring-flash-attention")
+    monkeypatch.setattr(attention_kernels, "kernels_of", lambda _: theirs)
+    assert predict_one(hda, problem, "ring", 8).communication_ps > 1.5 * together
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float32", 4)])

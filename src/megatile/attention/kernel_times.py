@@ -13,7 +13,14 @@ from megatile.attention.plans import Divided, Problem
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
-from megatile.timing.attention_kernels import AttentionRule, KernelTimes, attention_rules, kernel_model
+from megatile.timing import attention_kernels
+from megatile.timing.attention_kernels import (
+    MERGES,
+    AttentionRule,
+    KernelTimes,
+    attention_rules,
+    kernel_model,
+)
 from megatile.timing.collective_choice import rule_of
 from megatile.timing.collective_rule import Rule
 from megatile.timing.library import exchange_figures, exchange_view, moving_kernel, networks_between
@@ -92,7 +99,12 @@ def rule_beside(
         calls = [call for step in range(routes.exchanges + 1) for call in division.calls(step, rank)]
         longest = max(longest, seconds_of(times, calls, problem, heads, taken))
     beside = min(1.0, communication / longest) if longest else 0.0
-    return AttentionRule(times, float(f"{beside:.6g}"), taken, max(1, len(problem.packed)))
+    rows = problem.length // routes.ranks if len(problem.packed) < 2 else 0
+    return AttentionRule(times, float(f"{beside:.6g}"), taken, max(1, len(problem.packed)), rows)
+
+
+def _tensors(hda: HDA) -> int:
+    return MERGES[attention_kernels.kernels_of(hda).merge].tensors
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,8 @@ class AttentionKernels(Timing):
     rule: AttentionRule | None
     sent: Messages
     attention: str = "no time"
+    tensors: int = 1
+    """Messages to the same peer that keys and values travel in."""
 
     @classmethod
     def of(
@@ -115,12 +129,12 @@ class AttentionKernels(Timing):
     ) -> AttentionKernels:
         """Return the kernels of a schedule beside data that travel so long (s)."""
         rule = rule_beside(hda, divided, communication, scale, kernel)
-        return cls(rule, Messages.of(divided), kernel_model(hda, kernel))
+        return cls(rule, Messages.of(divided), kernel_model(hda, kernel), _tensors(hda))
 
     @classmethod
-    def without_compute(cls, divided: Divided) -> AttentionKernels:
+    def without_compute(cls, hda: HDA, divided: Divided) -> AttentionKernels:
         """Return kernels that take no time."""
-        return cls(None, Messages.of(divided))
+        return cls(None, Messages.of(divided), tensors=_tensors(hda))
 
     def view(self, hda: HDA, scale: str) -> MachineTiming:
         found, paid = exchange_view(hda, scale), exchange_figures(hda, scale)
@@ -130,7 +144,7 @@ class AttentionKernels(Timing):
             # together where several go to one peer.
             start_ps = paid[1].start_ps // self.sent.together
         if rule := _library(hda, scale):
-            rate = float(rule.message_rate(self.sent.ranks, self.sent.nbytes))
+            rate = float(rule.message_rate(self.sent.ranks, self.sent.nbytes / self.tensors))
         found = found.with_engine(moving_kernel(hda, scale, start_ps, rate if rate < inf else None))
         granule = max(4096, self.sent.nbytes // PACKETS_PER_MESSAGE)
         networks = {n.name: replace(found.networks.get(n.name, n), granule=granule) for n in hda.networks}

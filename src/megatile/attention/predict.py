@@ -330,7 +330,8 @@ def predict_one(
     schedule = make_schedule(name, ranks)
     plan = _placed(attention_plan(schedule, problem, backward=backward, scale=scale), hda)
     divided = Divided(schedule, problem)
-    silent = simulate(plan, machine=hda, timing=AttentionKernels.without_compute(divided), capacity=False)
+    nothing = AttentionKernels.without_compute(hda, divided)
+    silent = simulate(plan, machine=hda, timing=nothing, capacity=False)
     kernels = AttentionKernels.of(hda, divided, silent.time_ps / 1e12, scale, kernel)
     result = simulate(plan, machine=hda, timing=kernels, capacity=False)
     shares = result.links

@@ -38,16 +38,24 @@ class Merge:
 
     Log-sum-exps, one per row, are left out. ``words``: f32 values read and written beside the block itself;
     ``cast``: a block that is not f32 is written as f32 first; ``live``: f32 values kept beside the block.
+    ``back``: kernels that write results back where the block has only some rows of a rank; ``ends``: kernels
+    that convert the first block to f32 and the last results from it; ``tensors``: messages in which keys and
+    values travel.
     """
 
     kernels: int
     words: int
     cast: bool
     live: int
+    back: int = 0
+    ends: int = 0
+    tensors: int = 1
 
-    def traffic(self, size: int) -> int:
-        """Return the bytes read and written per element of a block whose elements have so many bytes."""
-        return size + (2 * 4 if self.cast and size != 4 else 0) + 4 * self.words
+    def traffic(self, size: int, part: bool = False) -> int:
+        """Return the bytes read and written per element of a block whose elements have so many bytes;
+        ``part``: it has only some rows of a rank."""
+        copied = 2 * 4 if part and self.back else 0
+        return size + (2 * 4 if self.cast and size != 4 else 0) + 4 * self.words + copied
 
     def held(self, size: int) -> int:
         """Return the bytes per element that are worked on."""
@@ -57,12 +65,12 @@ class Merge:
 MERGES = {
     "fused": Merge(kernels=1, words=2, cast=False, live=1),
     "torch": Merge(kernels=7, words=2, cast=True, live=1),
-    "ring-flash-attention": Merge(kernels=9, words=7, cast=True, live=4),
+    "ring-flash-attention": Merge(kernels=9, words=7, cast=True, live=4, back=2, ends=2, tensors=2),
 }
 """Both forms of ``attention/merge.py``, and what zhuzilin/ring-flash-attention does, which others measured.
 
 Its ``out - sigmoid(block_lse - lse) * (out - block)`` and ``lse - logsigmoid(lse - block_lse)`` as written,
-one kernel per operation; torch's script compiler may make fewer of them.
+one kernel per operation. The fuser of torch's script compiler makes one kernel of the first expression.
 """
 
 
@@ -182,13 +190,28 @@ class KernelTimes:
         return busy + waves * kernels.wave_us / 1e6 * (begins or not kernels.start_us)
 
     def merge(
-        self, rows: int, heads: int, dim: int, size: int, runs: float = 1, form: str | None = None
+        self,
+        rows: int,
+        heads: int,
+        dim: int,
+        size: int,
+        runs: float = 1,
+        form: str | None = None,
+        part: bool = False,
     ) -> float:
-        """Return the time in which a block of results is taken in, whose rows are so many runs."""
+        """Return the time in which a block of results is taken in, whose rows are so many runs; ``part``: of
+        the rows of a rank."""
         merge, elements = MERGES[form or self.kernels.merge], rows * heads * dim
         fits = elements * merge.held(size) <= self.cache[0]
         rate = max(self.bandwidth, self.cache[1]) if fits else self.bandwidth
-        return merge.kernels * runs * self.launch + elements * merge.traffic(size) / rate
+        kernels = merge.kernels + (merge.back if part else 0)
+        return kernels * runs * self.launch + elements * merge.traffic(size, part) / rate
+
+    def conversions(self, rows: int, heads: int, dim: int, size: int) -> float:
+        """Return the time in which first results become f32, and the last ones what they are returned as."""
+        kernels = MERGES[self.kernels.merge].ends
+        moved = 2 * rows * heads * dim * (size + 4) if kernels else 0
+        return kernels * self.launch + moved / self.bandwidth
 
     def columns(self, rows: int, columns: int, pairs: int, shared: float = 1) -> float:
         """Return the mean columns that a row is worked on with, where so many pairs are visible."""
@@ -214,6 +237,8 @@ class AttentionRule:
     taken: int = 0
     sequences: int = 1
     """Packed sequences that share every kernel: its start, and its last wave."""
+    rows: int = 0
+    """Query rows of every rank, at least; results of fewer are part of those of a rank."""
 
     def __call__(self, command: Command) -> int:
         if not command.operands:  # not known yet: the work alone is less than any kernel takes
@@ -237,8 +262,12 @@ class AttentionRule:
         seconds = times.start * starts / self.sequences + seconds * per_pair / FLOPS_PER_PAIR["attention"]
         if times.kernels.start_us and command.operation == "attention":  # the keys of the rank itself
             seconds += 2 * size * prod(keys) / (times.memory * times.kernels.bandwidth)
+        if command.operation == "attention":
+            seconds += times.conversions(rows, width, dim, size)
         if begins and command.operation == "attention_add":
-            seconds += times.merge(rows, width, dim, size, 1 / self.sequences)
+            unseen = pairs < rows * (rows + 1) // 2 and keys[-3] >= rows  # the first rows see no key
+            part = rows < self.rows or unseen
+            seconds += times.merge(rows, width, dim, size, 1 / self.sequences, part=part)
         elif begins and command.operation == "attention_grad_q_add":
             seconds += times.merge(rows, width, dim, size, 1 / self.sequences, form="fused")
         return round(seconds * 1e12)
