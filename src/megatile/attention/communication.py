@@ -48,8 +48,9 @@ class Communicator:
         self, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
     ) -> Pending:
         """Send a flat tensor to each peer and receive ``sizes[peer]`` elements of ``like``'s dtype."""
-        outgoing = {self._rank(peer): tensor for peer, tensor in sends.items()}
-        incoming = {self._rank(peer): size for peer, size in sizes.items()}
+        same = self.stride == 1 and not self.offset
+        outgoing = sends if same else {self._rank(peer): tensor for peer, tensor in sends.items()}
+        incoming = sizes if same else {self._rank(peer): size for peer, size in sizes.items()}
         if self.group is None or not (outgoing or incoming or self.transport != "point_to_point"):
             return Pending({}, [], None, doing, [])
         try:
@@ -58,7 +59,8 @@ class Communicator:
             if isinstance(error, PeerError):
                 raise
             raise explained(error, self.group, None, doing) from error
-        pending.received = {peer: pending.received[self._rank(peer)] for peer in sizes}
+        if not same:
+            pending.received = {peer: pending.received[self._rank(peer)] for peer in sizes}
         return pending
 
     def _rank(self, peer: int) -> int:
@@ -72,8 +74,9 @@ def _point_to_point(
     group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
 ) -> Pending:
     received = {peer: like.new_empty(size) for peer, size in sizes.items()}
-    messages = [(dist.irecv, buffer, peer) for peer, buffer in received.items() if buffer.numel()]
-    messages += [(dist.isend, tensor, peer) for peer, tensor in sends.items() if tensor.numel()]
+    # Sends first: gloo takes up to four times as long where the receives are posted before them.
+    messages = [(dist.isend, tensor, peer) for peer, tensor in sends.items() if tensor.numel()]
+    messages += [(dist.irecv, buffer, peer) for peer, buffer in received.items() if buffer.numel()]
     works = post_messages(group, messages, doing)
     return Pending(received, works, group, doing, list(sends.values()))
 
@@ -87,8 +90,9 @@ def post_messages(
         return [(work, None) for work in (dist.batch_isend_irecv(operations) if operations else [])]
     works: list[tuple[Any, int | None]] = []
     for op, tensor, peer in messages:
+        start = group.send if op is dist.isend else group.recv  # what these call after checks made here
         try:
-            works.append((op(tensor, dist.get_global_rank(group, peer), group), peer))
+            works.append((start([tensor], peer, 0), peer))
         except RuntimeError as error:
             raise explained(error, group, peer, doing) from error
     return works

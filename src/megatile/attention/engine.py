@@ -33,6 +33,14 @@ class PreparedCall(NamedTuple):
 
     call: KernelCall
     parts: tuple[Part, ...]
+    whole: bool
+    """There is one part, which is all of it."""
+
+    @classmethod
+    def of(cls, call: KernelCall, kernel: BlockKernel) -> PreparedCall:
+        parts = tuple(kernel.divide(call.tile, call.rows, call.columns))
+        everything = [((0, call.rows), (0, call.columns))]
+        return cls(call, parts, [(tuple(p.rows), tuple(p.columns)) for p in parts] == everything)
 
 
 class StepWork(NamedTuple):
@@ -93,9 +101,8 @@ class AttentionEngine:
                 order = self.division.held(step, self.rank)
                 offsets = [0, *accumulate(self.division.chunk_length(h) for h in order)]
                 calls, together = batches(calls, offsets, lambda s: self.kernel.kind(s, width))
-            divide = self.kernel.divide
-            alone = [PreparedCall(c, tuple(divide(c.tile, c.rows, c.columns))) for c in calls]
-            cached[key] = StepWork(tuple(alone), tuple(together))
+            alone = tuple(PreparedCall.of(call, self.kernel) for call in calls)
+            cached[key] = StepWork(alone, tuple(together))
         found: StepWork = cached[key]
         return found
 
@@ -141,6 +148,9 @@ class AttentionEngine:
         queries = batch_rows(q, runs)
         k, v = pair[0].transpose(0, 1), pair[1].transpose(0, 1)
         if not queries.numel():
+            return
+        if prepared.whole and self.options.mask is None:
+            yield runs, *self.kernel.forward(queries, k, v, prepared.parts[0].tile, self.options)
             return
         for part in self.parts(prepared, q, forward=True):
             rows, columns, tile = part

@@ -12,11 +12,12 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,10 @@ NOTICED = 10**9  # more than there are calls
 
 def timeout_from_environment() -> timedelta | None:
     """Return the variable's seconds. None, also if it makes no sense: the group's own timeout holds."""
-    seconds = os.environ.get(TIMEOUT_VARIABLE)
+    return _timeout(os.environ.get(TIMEOUT_VARIABLE))
+
+
+def _timeout(seconds: str | None) -> timedelta | None:
     if not seconds:
         return None
     try:
@@ -40,17 +44,20 @@ def timeout_from_environment() -> timedelta | None:
     return found if found > timedelta(0) else None
 
 
-def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """Return the timeout a group was made with, where its backend tells."""
-    found = getattr(getattr(_backend(group), "options", None), "_timeout", None)
-    return found if isinstance(found, timedelta) else None
+_BACKENDS: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
 
 
 def _backend(group: dist.ProcessGroup) -> Any:
     """That of GPUs, where there is one."""
+    known = isinstance(group, dist.ProcessGroup)  # not what stands in for one
+    if known and group in _BACKENDS:
+        return _BACKENDS[group]
     for device in ("cuda", "cpu"):
         with suppress(RuntimeError, AttributeError):
-            return group._get_backend(torch.device(device))
+            found = group._get_backend(torch.device(device))
+            if known:
+                _BACKENDS[group] = found
+            return found
     return None
 
 
@@ -65,12 +72,10 @@ class Limit:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup) -> Limit:
-        own, groups = timeout_from_environment(), timeout_of(group)
-        begin = time.monotonic()
-        bounded = own is not None or type(_backend(group)).__name__ == "ProcessGroupGloo"
-        if own is not None and (groups is None or own <= groups):
-            return cls(begin, own.total_seconds(), TIMEOUT_VARIABLE, bounded)
-        return cls(begin, None if groups is None else groups.total_seconds(), bounded=bounded)
+        asked = os.environ.get(TIMEOUT_VARIABLE)
+        backend = _backend(group)
+        found = getattr(getattr(backend, "options", None), "_timeout", None)
+        return cls(time.monotonic(), *_figures(asked, found, type(backend).__name__))
 
     @property
     def grace(self) -> float:
@@ -83,12 +88,28 @@ class Limit:
             return float("inf")
         return self.begin + self.seconds - part * self.grace - time.monotonic()
 
+    @cached_property
+    def end(self) -> float:
+        """Return when a wait is given up, just before the end."""
+        return float("inf") if self.seconds is None else self.begin + self.seconds - GIVE_UP * self.grace
+
     def wait(self, work: Any) -> None:
         """Wait for a communication until just before the end."""
         if not self.bounded or self.seconds is None:
             work.wait()
         else:
-            work.wait(timedelta(seconds=max(0.001, self.left(GIVE_UP))))
+            work.wait(timedelta(seconds=max(0.001, self.end - time.monotonic())))
+
+
+@lru_cache(maxsize=64)
+def _figures(asked: str | None, groups: Any, backend: str) -> tuple[float | None, str, bool]:
+    """Return the fields of a `Limit` but its beginning, from the environment's and the group's timeout."""
+    own = _timeout(asked)
+    groups = groups if isinstance(groups, timedelta) else None
+    bounded = own is not None or backend == "ProcessGroupGloo"
+    if own is not None and (groups is None or own <= groups):
+        return own.total_seconds(), TIMEOUT_VARIABLE, bounded
+    return None if groups is None else groups.total_seconds(), "the group's timeout", bounded
 
 
 # Parts of the time of grace that are left when the missing ranks are named, and when a wait is given up.
@@ -201,21 +222,20 @@ class Watcher:
         self._looking: float | None = None
         self._process = 0
 
-    @contextmanager
-    def during(self, wait: GroupWait) -> Iterator[None]:
+    def during(self, wait: GroupWait) -> Watched:
         """While the process waits for others of the group."""
+        return Watched(self, wait)
+
+    def begin(self, wait: GroupWait) -> None:
         if self._process != os.getpid():  # threads do not survive a fork
             self._process, self._looking = os.getpid(), None
             self._start()
         self._wait = wait
-        try:
-            yield
-        except BaseException:
-            wait.failed = True
-            raise
-        finally:
-            self._wait = None
-        if wait.named:
+
+    def end(self, wait: GroupWait, failed: bool) -> None:
+        wait.failed = wait.failed or failed
+        self._wait = None
+        if wait.named and not failed:
             Roll(wait.group).forget()
 
     @property
@@ -250,6 +270,19 @@ class Watcher:
     def _period(self) -> float:
         wait = self._wait
         return WATCH_SECONDS if wait is None else min(WATCH_SECONDS, wait.limit.grace / 8)
+
+
+class Watched:
+    """The context of a wait; a generator's would take longer than some waits."""
+
+    def __init__(self, watcher: Watcher, wait: GroupWait):
+        self._watcher, self._wait = watcher, wait
+
+    def __enter__(self) -> None:
+        self._watcher.begin(self._wait)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._watcher.end(self._wait, kind is not None)
 
 
 WATCHER = Watcher()
