@@ -150,7 +150,7 @@ class AttentionEngine:
         if not queries.numel():
             return
         if prepared.whole and self.options.mask is None:
-            yield runs, *self.kernel.forward(queries, k, v, prepared.parts[0].tile, self.options)
+            yield list(runs), *self.kernel.forward(queries, k, v, prepared.parts[0].tile, self.options)
             return
         for part in self.parts(prepared, q, forward=True):
             rows, columns, tile = part
