@@ -53,7 +53,7 @@ mutate: $(READY) ## Change one thing in the sources, 200 times; see whether test
 	@$(BIN)/python -m tests.mutation.run --seed $(or $(SEED),0) $(MUTATE_ARGS)
 
 docs: $(READY) ## Build the documentation site into out/site and try it in a browser; a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build  # -q would hide warnings from strict mode
 	@SITE=out/site $(BIN)/python -m pytest -q -n 0 tests/docs/test_site.py && echo "open out/site/index.html"
 
 wheel: $(READY) ## Build a wheel and try it in bare environments of the Pythons found (WHEEL_PYTHONS)

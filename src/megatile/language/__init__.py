@@ -178,8 +178,8 @@ __all__ = [
     "vectorized",
     "view",
     "wait",
-    *_DTYPES,
 ]
+__all__.extend(_DTYPES)
 globals().update(_DTYPES)
 
 for _word in set(__all__) - {"macro", "program", "prim_func"}:  # which look at their caller's frame
