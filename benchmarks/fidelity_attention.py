@@ -349,19 +349,16 @@ take {slower} times as long as predicted on two nodes.
 
 **Where the figures come from.** Links and message starts: the machine files (MI300X 46.5 GB/s per xGMI link,
 H100 393 GB/s per port, 48.5 GB/s per NIC). Kernels: flash-attn 2, from the `kernels` section of the machine
-files. Each channel of a message occupies a compute unit. Merges and messages of both sides are those in
-ring-flash-attention's source: one kernel per operation (9 kernels, 38 bytes per element), results of some
-rows written back (8 bytes more), results converted to f32 and back, K and V sent apart.
+files. Each channel of a message occupies a compute unit. Merges are ring-flash-attention's: 9 kernels
+with 38 bytes per element, 8 more where some rows are written back; K and V travel apart.
 
-**What is uncertain: the merge.** torch's script compiler fuses most of a merge into one kernel (checked on
-CPUs; whether it did in the published runs is not known). Were merges one kernel, 8 devices would give
+torch's script compiler may fuse most of a merge into one kernel. Were merges one kernel, 8 devices would give
 {fused}, full and causal; ring-flash-attention's rows would be {scripted}. MI300X and ring-flash-attention
 fit the merge as written, H100 the fused one.
 
 **8 × H100.** NCCL gives a message to one peer 4 of its 32 channels (147 GB/s by NCCL's own limit per
 channel; no open row measures it) until it exceeds 64 MiB; an all-to-all fills the port (319 GB/s) and holds
-28 SMs. The causal average has the wrong sign: Hamilton has two kernels and two merges a step where the ring
-has one.
+28 SMs. The causal average has the wrong sign: Hamilton has two kernels a step, the ring one.
 
 **What is left out.** Host time, where Python issues a step more slowly than the device runs it; packing of
 chunks into messages; contention of compute and communication for memory.

@@ -74,9 +74,8 @@ def _point_to_point(
     group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
 ) -> Pending:
     received = {peer: like.new_empty(size) for peer, size in sizes.items()}
-    # Sends first: gloo takes up to four times as long where the receives are posted before them.
-    messages = [(dist.isend, tensor, peer) for peer, tensor in sends.items() if tensor.numel()]
-    messages += [(dist.irecv, buffer, peer) for peer, buffer in received.items() if buffer.numel()]
+    messages = [(dist.irecv, buffer, peer) for peer, buffer in received.items() if buffer.numel()]
+    messages += [(dist.isend, tensor, peer) for peer, tensor in sends.items() if tensor.numel()]
     works = post_messages(group, messages, doing)
     return Pending(received, works, group, doing, list(sends.values()))
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatile.core.errors import MegatileError
-from megatile.runtime.failures import explained, wait_for, wait_for_all
+from megatile.runtime.failures import explained, wait_for
 
 RECORD_BYTES = 1024
 """Bytes that each rank sends to compare its arguments."""
@@ -23,9 +23,7 @@ Record = dict[str, Any]
 MAX_SIGNATURES = 256
 """Agreements that a group keeps; then all of them are forgotten."""
 _NOT_AGREED = -1
-"""Number of a call whose arguments no rank has compared yet, or where ranks have several."""
-_NUMBER_TAG = 0x6D74
-"""Tag of messages that compare numbers, apart from those of other messages."""
+"""Number of a call whose arguments no rank has compared yet."""
 
 
 class Agreement(list[Record]):
@@ -97,35 +95,13 @@ class Members:
         return json.dumps(record)
 
     def _same_number(self, number: int, device: torch.device) -> bool:
-        """Return whether all ranks have the number of one agreement."""
-        if self.backend == "gloo":
-            return self._same_by_messages(number)
+        """Return whether all ranks have the number of one agreement: each sends its own to each, in one
+        step."""
         where = device if self.backend == "nccl" else torch.device("cpu")
         mine = torch.full((self.size,), number, dtype=torch.int64, device=where)
         others = mine.clone()
         self._wait(lambda: dist.all_to_all_single(others, mine, group=self.group, async_op=True))
         return number != _NOT_AGREED and others.tolist() == [number] * self.size
-
-    def _same_by_messages(self, number: int) -> bool:
-        """The same by dissemination: ⌈log2 n⌉ messages a rank, faster than gloo's collectives.
-
-        In step k a rank tells rank + 2^k what it and the ranks before it have: one number, or several.
-        """
-        assert self.group is not None
-        doing, far = "comparing arguments between ranks", 1
-        while far < self.size:
-            ahead, behind = (self.rank + far) % self.size, (self.rank - far) % self.size
-            mine, other = torch.tensor([number]), torch.empty(1, dtype=torch.int64)
-            try:
-                sent = self.group.send([mine], ahead, _NUMBER_TAG)
-                works = [(sent, ahead), (self.group.recv([other], behind, _NUMBER_TAG), behind)]
-            except RuntimeError as error:
-                raise explained(error, self.group, None, doing) from error
-            wait_for_all(works, self.group, doing)
-            if other.item() != number:
-                number = _NOT_AGREED
-            far *= 2
-        return number != _NOT_AGREED
 
     @property
     def backend(self) -> str:
