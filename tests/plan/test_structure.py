@@ -115,6 +115,17 @@ def test_flags_with_more_counters_than_can_be_followed():
         check(b.finish())
 
 
+def test_a_partial_plan_has_no_levels():
+    """Its absent units ran the stream of another unit."""
+    b = PlanBuilder("part", scale="device", units=2)
+    level = b.level("block", scale="block", grid=2, parent="device", slots=1)
+    for where in ({"units": [0]}, {"units": [1]}, {"level": level}):
+        with b.stream(**where):
+            pass
+    with pytest.raises(PlanError, match="'part' is partial and has levels"):
+        check(b.finish().part([0]))
+
+
 def test_an_end_of_no_name():
     plan = Plan.from_text(HEAD + "    pass\n")
     with pytest.raises(PlanError, match="'' is not a name"):

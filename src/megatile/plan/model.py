@@ -5,8 +5,8 @@ Units and streams
 A plan runs on ``units`` units, numbered from 0; unit ``u`` is hardware unit ``place(u)`` of the machine's
 ``scale``. Every unit belongs to exactly one ``Stream``: a list of statements in which the unit's own number
 is the symbol ``unit``. Units that do the same share a stream, so a ring of 100 000 units is one stream.
-In a ``partial`` plan units may have no stream: they are not of this launch, and only installed channels
-(below) reach them.
+In a ``partial`` plan, which has no further levels, units may have no stream: they are not of this launch, and
+only installed channels (below) reach them.
 
 Levels
 ------

@@ -121,6 +121,11 @@ def check_spread(plan: Plan, tile: Tile) -> None:
 def check_levels(plan: Plan) -> None:
     """Check that levels have names of their own and parents before them; what belongs to a level names
     one."""
+    if plan.partial and plan.levels:
+        raise PlanError(
+            f"plan '{plan.name}' is partial and has levels: which instances have no stream would be unclear",
+            advice="leave out partial, and give units that do nothing an empty stream",
+        )
     seen: list[str] = []
     for level in plan.all_levels:
         if level.name in seen:

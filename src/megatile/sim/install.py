@@ -71,7 +71,8 @@ class Queues:
         self._sent: Counter[tuple[Place, str, str | int]] = Counter()
 
     def checked_flags(self, plan: Plan) -> InstalledFlags:
-        """Installed flags are the same for all launches: as many members, at the same units."""
+        """Return the plan's installed flags; they are the same for all launches: as many members, at the same
+        units in the same order."""
         installed = [flag for flag in plan.flags if flag.installed]
         places = place_numbers(plan) if installed else ()
         found = {(plan.scale, flag.name): (flag, places) for flag in installed}
@@ -81,7 +82,7 @@ class Queues:
                 raise InstallError(
                     f"flag '{key[1]}' of plan '{plan.name}' already exists with "
                     f"{known[0].members} members at {len(known[1])} units of {plan.scale}, or others",
-                    advice="installed flags need the same members and units in every launch",
+                    advice="launches need the same members and units of an installed flag, in the same order",
                 )
         return found
 

@@ -90,9 +90,9 @@ class LaunchRows:
         """By instruction, the ends of the copies of all who come to it."""
         self.sources = [c.source.compile() for c in self.plan.channels]
         self.senders = self.sources
+        """Who feeds a queue on the machine: another unit, also where one unit represents all."""
         if resources.plan is not self.plan:
             self.senders = [c.source.compile() for c in resources.plan.channels]
-        """Who feeds a queue on the machine: another unit, also where one unit represents all."""
         self._cached_tiles: list[tuple[int, int, pm.Tile, tuple[int, ...]]] = []
         """Of tiles that caches hold: where their number in caches stands, their first storage, the tile and
         the shape of its blocks."""

@@ -8,7 +8,8 @@
     s.time_ns, s.summary()
 
 Launches on the same units take turns in the order in which they were submitted: on each unit of the hardware
-a launch begins when all commands of those before it there have ended, on others at once (`occupancy`).
+a launch begins when all commands of those before it there have ended, on others at once (`occupancy`). A
+send has ended when its message has left.
 Launches that run beside each other share links, memories and engines.
 
 Time passes only in `wait` (of a `Session` or `Worker`), up to the end of the first launch that somebody waits
@@ -18,7 +19,8 @@ what the worker waits for; its scheduler uses `Worker.block` and `advance`.
 
 Tensors (tiles with a role) are known by name, raw memory by its address; all other scratch begins undefined,
 so that an earlier kernel cannot leak into a later one. Likewise caches keep blocks of tensors, which a later
-launch finds if it means the same memory and cuts it alike (`LaunchRows._tensor_key`), and not of scratch.
+launch finds if it means the same memory and cuts it alike (`LaunchRows._tensor_key`). No launch finds blocks
+of another's scratch.
 Channels and flags that a plan marks as ``installed`` belong to the machine: messages, credits and counts go
 on from launch to launch. All others are each launch's own: its flags begin at 0, its queues empty.
 
@@ -30,7 +32,8 @@ budgets; `contents` the memories; `install` the queues that are there; `data_run
 What happens on failure:
 
 * A call that is refused (a plan that does not fit, other queues, unknown inputs) changes nothing.
-* An error in the data of one launch is raised to whoever waits for it; other launches go on.
+* An error in the data of one launch is raised to whoever waits for it; other launches go on. (One that is
+  found while the launch is timed, because a command needs an integer of the data, ends the session.)
 * Too little time (``budget_ps``, ``seconds``) raises `TimeBudgetExceeded`; wait again to go on.
 * Ctrl-C and other signals leave the session as it is; wait again to go on.
 * A deadlock, misused queues or an error of the machine ends the session: launches that are under way are

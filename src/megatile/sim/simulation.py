@@ -178,7 +178,7 @@ class Simulation:
         return launched
 
     def _allocate(self, table: CommandTable, resources: Resources) -> LaunchRows:
-        """CodeTables for a launch that no other uses."""
+        """Return new rows for a launch, which no other launch uses."""
         self._long |= command_count(table.plan) >= WARM_UP
         launched = LaunchRows(self, table, resources)
         self.launches.append(launched)
@@ -261,10 +261,10 @@ class Simulation:
             if used < len(table):
                 made = tables.made.pop(name, None)
                 arena.append(name, flat(table[used:]) if made is None else made)
-        at = arena.extend("storages", tables.memories - arena.used["storages"])
+        at = arena.extend("storages", tables.storage_count - arena.used["storages"])
         if tables.memory_of:
             described, times = zip(*tables.memory_of, strict=True)
-            arena.rows("storages")[at : tables.memories] = np.repeat(np.array(described), times, axis=0)
+            arena.rows("storages")[at : tables.storage_count] = np.repeat(np.array(described), times, axis=0)
             tables.memory_of = []
         arena.set_dimensions(tables.dimensions)
 

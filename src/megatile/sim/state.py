@@ -18,7 +18,7 @@ from megatile.records.rows import NONE as NONE, Row, Table, Words
 from megatile.sim.instructions import Bytecode, ExpressionRow, InstructionRow
 
 UNKNOWN = -1
-"""A value that Python has not been asked for yet."""
+"""A time or figure that is not known yet: the event has not happened, or Python has not been asked."""
 INFINITE = float("inf")
 """The rate of what takes no time."""
 GONE = -2
@@ -424,7 +424,7 @@ class PathRow(Row):
     latency: int
     extra: int
     before: int
-    """Latency before the first stage with a server."""
+    """Latency before the first stage with a server; 0 where no stage has one."""
     first_server: int
     """The first stage with a server."""
     granule: int

@@ -82,7 +82,7 @@ class CodeTables(ExpressionTables):
         self.tiles: list[list[int]] = []
         self.memory_of: list[tuple[tuple[int, ...], int]] = []
         """Rows of `storages`, and how many storages one after another have each."""
-        self.memories = 0
+        self.storage_count = 0
         """How many rows of `storages` there are."""
         self.aliases: list[int] = []
         self.dimensions = 1
@@ -167,7 +167,7 @@ class CommandTable:
         self.stream_of: list[Any] = []
         """Per level, the stream of every instance (counted in the plan; NONE: none)."""
         self.level_lists: list[tuple[int, int, int]] = []
-        """Per level: its list of streams (NONE: all have the same), that stream, its list of places."""
+        """Per level: its list of streams (NONE: there is one), that stream, its list of places."""
         for level in plan.all_levels:
             # There may be many instances: the smallest integers that can count the streams will do.
             kind = np.min_scalar_type(-1 - len(plan.streams))
@@ -252,7 +252,7 @@ class CommandTable:
             memory(channel.memory, channel.members * channel.slots)
         self.storages, self.memories = count, list(numbers)
         """How many storages there are, and the memories that are named, by number."""
-        self.memory_base = tables.memories
+        self.memory_base = tables.storage_count
         """Every level has rows of its own for all storages."""
         owners = {tile.name: self._owners(tile) for tile in plan.tiles}
         for name, own in self.levels.items():
@@ -265,7 +265,7 @@ class CommandTable:
                 if placed is not None and placed.over is not None:
                     spread = (self.levels[placed.over], prod(placed.block_grid))
                 tables.memory_of.append(((number, 0, *seen, *spread, NONE), times))
-        tables.memories += len(self.levels) * count
+        tables.storage_count += len(self.levels) * count
         self.over = aliases(self.plan)
         """Tiles of scratch that share an address, each with the first of them: accesses to one may conflict
         with those to the others, so every storage has a list of these (`alias_base`)."""

@@ -83,10 +83,8 @@ def piece_place(s: State, unit_id: int, access_id: int) -> int:
 
 @inlined
 def resolve_access(s: State, unit_id: int, region_id: int, write: int, access_id: int) -> None:
-    """Fill a row of `accesses`: storage, owner, whether it writes, start and extent of each dimension.
-
-    Rows end with two notes: whether others may see the access, and whether it can conflict at all.
-    """
+    """Fill a row of `accesses`: storage, owner, whether it writes, start and extent of each dimension,
+    whether others may see the access, and whether it can conflict at all."""
     region = s.regions[region_id]
     access = s.accesses[access_id]
     frame = s.units[unit_id].frame

@@ -68,6 +68,7 @@ def has_left(s: State, command_id: int, time: int) -> None:
 
 @jit
 def source_free(s: State, command_id: int, time: int) -> None:
+    """Note that a command has read its source and left its engine queue: who waits for either may go on."""
     command = s.commands[command_id]
     command.source_free_at = time
     engine_queue_id = command.engine_queue

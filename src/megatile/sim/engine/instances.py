@@ -368,8 +368,8 @@ def as_seen(place: int, count: int, own: int, mine: int) -> int:
 
 @jit
 def seen_from(s: State, unit_id: int, level_id: int, number: int) -> int:
-    """Return the same in units of the scale of the instance: what contains it; of what it contains, its own
-    or the first."""
+    """Return where an instance is (`where`), as a hardware unit of the scale of ``unit_id`` (`as_seen`): the
+    one that contains it; where it contains several, ``unit_id``'s own if among them, else the first."""
     place = where(s, unit_id, level_id, number)
     mine = s.levels[s.units[unit_id].level].hardware
     return as_seen(place, s.levels[level_id].hardware, s.units[unit_id].place, mine)
