@@ -343,17 +343,18 @@ waves.
 
 **Several nodes.** The ring sends the whole KV of a rank through one NIC per step. `hamilton` sends 8/15 of it
 (two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth. The published average of
-`hamilton:8xN` is below that of `hamilton`, which bytes cannot explain: our order of the two is wrong. Did its
-exchanges and kernels not overlap, it would be {apart}; for the published 1.20 its exchanges would have to
-take {slower} times as long as predicted on two nodes.
+`hamilton:8xN` is below that of `hamilton`, which bytes cannot explain: our order of the two is wrong. Without
+overlap of exchanges and kernels its speed-up would be {apart}.
+For the published 1.20 its exchanges would have to take {slower} times as long as predicted on two nodes.
 
 **Where the figures come from.** Links and message starts: the machine files (MI300X 46.5 GB/s per xGMI link,
 H100 393 GB/s per port, 48.5 GB/s per NIC). Kernels: flash-attn 2, from the `kernels` section of the machine
 files. Each channel of a message occupies a compute unit. Merges are ring-flash-attention's: 9 kernels
 with 38 bytes per element, 8 more where some rows are written back; K and V travel apart.
 
-torch's script compiler may fuse most of a merge into one kernel. Were merges one kernel, 8 devices would give
-{fused}, full and causal; ring-flash-attention's rows would be {scripted}. MI300X and ring-flash-attention
+torch's script compiler may fuse most of a merge into one kernel. With such merges the speed-up
+over a ring on 8 devices (full, then causal) would be
+{fused}; ring-flash-attention's rows would be {scripted}. MI300X and ring-flash-attention
 fit the merge as written, H100 the fused one.
 
 **8 × H100.** NCCL gives a message to one peer 4 of its 32 channels (147 GB/s by NCCL's own limit per

@@ -64,7 +64,11 @@ def test_a_tuned_sweep_says_why_most_choices_are_refused(megatile):
     over = ("-o", "memory.shared.size=2 KiB,64 KiB", "-t", "bM=32,64", "--workers", 1)
     done = megatile("sweep", f"{FACTORIES}:gemm", *over)
     assert done.code == 0, done.err
-    assert re.search(r"^refused \d of these: .*'shared', but there are 1 KiB", done.out, re.MULTILINE)
+    assert re.search(
+        r"^most frequent reason of refusal \(\d of \d\): .*'shared', but there are 1 KiB",
+        done.out,
+        re.MULTILINE,
+    )
 
 
 def test_mistakes_are_one_line(megatile):

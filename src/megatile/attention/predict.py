@@ -165,12 +165,12 @@ class Comparison:
 
     @property
     def why(self) -> str:
-        """One sentence about the winner, and one about a tie."""
+        """Why the winner wins, and why a schedule that is hardly faster does not."""
         best, fastest = self.winner, min(self.predictions, key=lambda p: p.time_ps)
         if fastest.time_ps == best.time_ps:
             return self._why()
-        tie = f"{fastest.schedule} is within {EQUAL_TIME_SHARE:.0%} and communicates longer: a tie"
-        return f"{self._why()}; {tie}"
+        hardly = f"{fastest.schedule} is faster by less than {EQUAL_TIME_SHARE:.0%}"
+        return f"{self._why()}; {hardly} but communicates longer, so it does not win"
 
     def _why(self) -> str:
         best, base = self.winner, self.baseline

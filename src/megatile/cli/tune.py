@@ -198,7 +198,7 @@ def _print_best(found: Any, values: list[str], choices: list[str]) -> None:
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items())
     print(f"\n{len(found.machines)} machines × {len(found.choices)} choices: {counts}")
     for why, count in found.refusals.most_common(1):
-        print(f"refused {count} of these: {why}")
+        print(f"most frequent reason of refusal ({count} of {found.refusals.total()}): {why}")
 
 
 def _number(value: float | None) -> str:

@@ -194,7 +194,7 @@ class Figures:
             lines.append(
                 f"  '{self.memory}' moves {format_bytes(self.actual_bytes)}, {times}the compulsory "
                 f"traffic of {format_bytes(self.compulsory_bytes)}{kept}; "
-                f"{self.intensity:.4g} operations per byte"
+                f"{self.intensity:.4g} operations per byte moved (the roofline counts compulsory bytes)"
             )
         lines += [
             f"  {line}: '{memory}' moves {factor:.3g} × the bytes needed: rows of {format_bytes(row)} fill "

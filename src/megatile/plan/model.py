@@ -549,8 +549,8 @@ class Plan:
     def pace_lines(self) -> list[str]:
         """Return what a summary says of messages that were scaled to the time of a library's rule."""
         return [
-            f"{t.model_name()}: the Plan's message times are multiplied by {t.pace:.3g} to match the "
-            "library's time"
+            f"{t.model_name()}: the Plan's message times are multiplied by {t.pace:.3g} to add up to the "
+            "predicted time: trust the total, not single messages"
             for t in self.transports
             if t.pace != 1
         ]
