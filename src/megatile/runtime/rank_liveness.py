@@ -15,12 +15,14 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+
+from megatile.core.cached import cached
 
 WATCH_SECONDS = 0.3
 """Time between two looks at the other ranks."""
@@ -101,7 +103,7 @@ class Limit:
             work.wait(timedelta(seconds=max(0.001, self.end - time.monotonic())))
 
 
-@lru_cache(maxsize=64)
+@cached(64)
 def _figures(asked: str | None, groups: Any, backend: str) -> tuple[float | None, str, bool]:
     """Return the fields of a `Limit` but its beginning, from the environment's and the group's timeout."""
     own = _timeout(asked)
