@@ -14,7 +14,7 @@ from megatile.cli.main import app
 from megatile.ir.nodes import ScaleRegion
 from megatile.verdict import Finding, Verdict, largest, narrow
 from megatile.verdict.arguments import arguments_of
-from megatile.verdict.judgement import verdict as judge
+from megatile.verdict.judgement import ranked, verdict as judge
 from megatile.verdict.needless import hoisted, invariant
 from megatile.verdict.study import Study
 
@@ -120,6 +120,16 @@ def test_blocks_that_load_the_same_tiles_are_named():
     assert (
         "8 blocks in a row load the same tiles of 'K'" in found["blocks that load the same tiles"].bottleneck
     )
+
+
+def test_a_cause_comes_before_other_tile_sizes_that_gain_no_more():
+    tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 833, "how")
+    waits = Finding("pipeline stages", "b", "r", "f.py:2", "s", 1000, 820, "how", bound=True)
+    assert ranked([tiles, waits]) == [waits, tiles]
+    less = Finding("pipeline stages", "b", "r", "f.py:2", "s", 1000, 840, "how", bound=True)
+    assert ranked([tiles, less]) == [tiles, less]
+    general = Finding("exposed latency", "b", "r", "f.py:2", "s", 1000, 700, "how", bound=True)
+    assert ranked([general, tiles]) == [tiles, general]
 
 
 def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():

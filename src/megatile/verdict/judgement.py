@@ -36,6 +36,10 @@ HALF = 0.5
 """The share of the time that something must work, for a program to be called balanced."""
 IDEALISED = 0.65
 """How much a gain counts that no program was seen to have."""
+SEARCHED = frozenset({"tile size", "argument"})
+"""What a search over arguments finds: it says that other values are faster, not why,"""
+AS_GOOD = 0.9
+"""and comes after a cause in a line whose gain is at least this part of its own (all of it, for a bound)."""
 
 
 def _score(finding: Finding) -> float:
@@ -47,6 +51,26 @@ def _score(finding: Finding) -> float:
     )  # fmt: skip
 
 
+def _explains(cause: Finding, searched: Finding) -> bool:
+    """Return whether a finding names a cause, with as much to gain as other arguments bring."""
+    if not cause.source or cause.name in GENERAL | SEARCHED | LESS_EXACT:
+        return False
+    return cause.gain >= searched.gain * (1.0 if cause.bound else AS_GOOD)
+
+
+def ranked(found: list[Finding]) -> list[Finding]:
+    """Return findings, the one to look at first before the others."""
+
+    def order(one: Finding) -> tuple[float, bool, str]:
+        searched, score = one.name in SEARCHED, _score(one)
+        causes = [_score(f) for f in found if _explains(f, one)] if searched else []
+        return -min(score, max(causes, default=score)), searched, one.name
+
+    best = max((f.gain for f in found if f.name not in LESS_EXACT and not f.bound), default=0.0)
+    by_score = sorted(found, key=order)
+    return sorted(by_score, key=lambda f: f.name in LESS_EXACT and f.gain < MUCH_FASTER * best)
+
+
 def verdict(result: Result) -> Verdict:
     """Return what limits a simulated program, why, what to do next and what that would bring."""
     study, found, untried = Study(result), list[Finding](), list[str]()
@@ -56,9 +80,7 @@ def verdict(result: Result) -> Verdict:
                 found += one(study)
             except OutOfBudget:
                 untried.append(name)
-    found.sort(key=lambda f: (-_score(f), f.name))
-    best = max((f.gain for f in found if f.name not in LESS_EXACT and not f.bound), default=0.0)
-    found.sort(key=lambda f: f.name in LESS_EXACT and f.gain < MUCH_FASTER * best)
+    found = ranked(found)
     if not found and result.time_ps and largest.share_of_bound(study) < largest.GOOD_SHARE:
         found += [one for one in (largest.largest_loss(study),) if one is not None]
     name, share = study.busiest if result.time_ps else ("nothing", 0.0)
