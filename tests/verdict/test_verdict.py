@@ -122,6 +122,31 @@ def test_blocks_that_load_the_same_tiles_are_named():
     )
 
 
+def test_blocks_that_load_the_same_tiles_gain_what_one_block_for_all_gains():
+    def scores(heads, batch=64, group=8):
+        @T.program
+        def made(
+            Q: T.Tensor((batch * group, 128), "f16"),
+            K: T.Tensor((batch, 1024, 128), "f16"),
+            S: T.Tensor((batch * group, 1024), "f32"),
+        ):
+            with T.Kernel(block=batch * group // heads, threads=128) as bx:
+                q = T.alloc((heads, 128), "f16", level="l1")
+                k = T.alloc((128, 128), "f16", level="l1")
+                s = T.alloc((heads, 128), "f32")
+                T.copy(q, Q[bx * heads, 0])
+                for i in T.Pipelined(8, num_stages=2):
+                    T.copy(k, K[bx * heads // group, i * 128, 0])
+                    T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                    T.copy(S[bx * heads, i * 128], s)
+
+        return made
+
+    slow, twin = (mt.simulate(scores(heads), machine="dgx-h100") for heads in (1, 8))
+    (found,) = [f for f in judge(slow).findings if f.name == "blocks that load the same tiles"]
+    assert found.gain == pytest.approx(slow.time_ps / twin.time_ps, rel=0.1)
+
+
 def test_a_cause_comes_before_other_tile_sizes_that_gain_no_more():
     tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 833, "how")
     waits = Finding("pipeline stages", "b", "r", "f.py:2", "s", 1000, 820, "how", bound=True)

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr, Symbol, symbols, walk
+from megatile.core.expr import Expr, Symbol, rebuild, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load
-from megatile.ir.passes.driver import rewrite_nodes
+from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.program import Program, bindings
 
 
@@ -95,6 +95,23 @@ def shared_loads(program: Program) -> list[n.Copy]:
 
     loads = (c for c in block_copies(program) if table[c.source.source].base in tensors)
     return [c for c in loads if wanted - coordinates(c)]
+
+
+def one_block_in(program: Program, axis: int, blocks: int) -> Program:
+    """The program with the first of every so many blocks along an axis of the grid, without the others."""
+    launch = program.launch
+    here, at = Coord(launch.dispatch, axis), launch.depth(launch.dispatch) - 1
+    extents = tuple(e // blocks if d == axis else e for d, e in enumerate(launch.scales[at].extents))
+    scales = (*launch.scales[:at], replace(launch.scales[at], extents=extents), *launch.scales[at + 1 :])
+
+    def moved(node: n.Node) -> n.Node:
+        inner = n.with_bodies(node, lambda body: tuple(map(moved, body)))
+        return rewrite_expressions(
+            inner, lambda e: rebuild(e, lambda part: here * blocks if part == here else part)
+        )
+
+    body = tuple(map(moved, program.body))
+    return replace(program, launch=replace(launch, scales=scales), body=body)
 
 
 def round_trips(program: Program) -> list[tuple[n.Copy, n.Copy]]:
