@@ -147,6 +147,36 @@ def test_blocks_that_load_the_same_tiles_gain_what_one_block_for_all_gains():
     assert found.gain == pytest.approx(slow.time_ps / twin.time_ps, rel=0.1)
 
 
+def triangular(in_turn, rows=64, blocks=128):
+    each = rows * 4 // blocks
+
+    @T.program
+    def made(A: T.Tensor((rows * 64, rows * 64), "f16"), C: T.Tensor((rows * 64, 512), "f32")):
+        with T.Kernel(block=blocks, threads=128) as b:
+            a, c = T.alloc((64, 64), "f16", level="l1"), T.alloc((64, 128), "f32")
+            w = T.alloc((64, 128), "f16", level="l1")
+            T.clear(w)
+            for s in T.serial(each):
+                item = T.if_then_else(s % 2 == 0, s * blocks + b, (s + 1) * blocks - 1 - b)
+                item = item if in_turn else b * each + s
+                T.clear(c)
+                for k in T.Pipelined(item // 4 + 1, num_stages=3):
+                    T.copy(a, A[item // 4 * 64, k * 64])
+                    T.gemm(a, w, c)
+                T.copy(C[item // 4 * 64, item % 4 * 128], c)
+
+    return made
+
+
+def test_unequal_work_of_blocks_that_run_at_one_time_is_found():
+    slow, twin = (mt.simulate(triangular(in_turn), machine="dgx-h100") for in_turn in (False, True))
+    (found,) = [f for f in judge(slow).findings if f.name == "block balance"]
+    assert found.bottleneck.startswith("unequal work")
+    assert found.gain == pytest.approx(slow.time_ps / twin.time_ps, rel=0.25)
+    assert "block b takes items b, b + 128" in found.step
+    assert "block balance" not in [f.name for f in judge(twin).findings]
+
+
 def test_a_cause_comes_before_other_tile_sizes_that_gain_no_more():
     tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 833, "how")
     waits = Finding("pipeline stages", "b", "r", "f.py:2", "s", 1000, 820, "how", bound=True)

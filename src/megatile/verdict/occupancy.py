@@ -67,9 +67,14 @@ def balance(study: Study) -> Iterator[Finding]:
     """Long blocks begin late, and the other units wait for them."""
     idle, uneven = _idle(study)
     level = _level(study)
-    if idle < IDLE or uneven < UNEVEN or study.lowered is None:
+    if idle < IDLE or study.lowered is None:
         return
-    if level.instances < level.units and uneven < LONG:
+    if level.instances <= level.units * level.slots:
+        together = list(_unequal_work(study, level, idle))
+        yield from together
+        if together or (level.instances < level.units and uneven < LONG):
+            return
+    if uneven < UNEVEN:
         return
     ps: float | None = study.program_ps(lambda p: changes.with_hint(p, "reverse_blocks"))
     how, bound = "program timed again with the last block first", False
@@ -90,6 +95,36 @@ def balance(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def _unequal_work(study: Study, level: Any, idle: float) -> Iterator[Finding]:
+    """Blocks of one phase are all resident at once: the busiest sets the time of the launch."""
+    assert study.instances is not None
+    place, end, work, _ = study.instances
+    most = float(work.max()) / max(1.0, float(work.mean()))
+    used, unit = np.unique(place, return_inverse=True)
+    empty = (1 - len(used) / level.units) * float(end.max()) / study.base_ps
+    if most < UNEVEN or len(_block_regions(study)) > 1 or 2 * empty > idle:  # mostly units without a block
+        return
+    each = np.bincount(unit, work)
+    even = study.launch_ps + (study.base_ps - study.launch_ps) * float(each.mean() / max(1.0, each.max()))
+    loops = any(isinstance(m, n.Loop) for r in _block_regions(study) for m in r.body)
+    yield from study.finding(
+        "block balance", max(even, study.base_ps * _shared_use(study)),
+        "as if blocks had equal work, at the rates of the memories that they share", bound=True,
+        bottleneck="unequal work: the other blocks wait for the busiest",
+        reason=f"the busiest of {len(work)} blocks has {most:.1f}× the mean work, and units are idle for "
+        f"{idle:.0%} of the time after their last block ({level})",
+        step=f"deal the work out in turn: block b takes items b, b + {level.instances}, …, not a run of "
+        "neighbours (T.Persistent)" if loops else
+        "divide the long blocks, or deal them out evenly (T.Persistent)", source=_kernel_line(study),
+    )  # fmt: skip
+
+
+def _shared_use(study: Study) -> float:
+    """The share of the time in which the busiest memory works that all blocks load from."""
+    tensors = {study.hda.memory(t.memory).name for t in study.plan.tiles if t.role != "local"}
+    return max((study.busy(m.name) for m in study.hda.memories if m.cache or m.name in tensors), default=0.0)
+
+
 def _dealt_out(study: Study, level: Any) -> float:
     """The time of as many blocks like the median one as have the work of all, in whole waves."""
     if study.instances is None:
@@ -100,10 +135,13 @@ def _dealt_out(study: Study, level: Any) -> float:
 
 
 def _kernel_line(study: Study) -> str:
+    return changes.source_line(next(iter(_block_regions(study)), None)) or study.line()
+
+
+def _block_regions(study: Study) -> list[Any]:
     assert study.lowered is not None
-    launch = study.lowered.source.launch
-    regions = (s for s in changes.regions_of_scale(study.lowered.source, launch.dispatch))
-    return changes.source_line(next(regions, None)) or study.line()
+    source = study.lowered.source
+    return changes.regions_of_scale(source, source.launch.dispatch)
 
 
 @rule("few blocks in a phase")
