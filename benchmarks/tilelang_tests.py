@@ -9,7 +9,7 @@ Nothing of the checkout is part of megatile. Each test counts as
 * *refused*: megatile said in one sentence what it has not;
 * *text*: it looks only at the compiler's text or internals, which megatile does not have;
 * *listed*: it expects an error of TileLang's compiler that megatile does not make, or takes too long on a
-  CPU; ``docs/tables/tilelang_listed.csv`` says why;
+  CPU; ``tilelang_listed.txt`` (comma-separated) beside this script says why;
 * *unrefused* and *slow*: the same, without a reason yet;
 * *wrong*: a comparison of values failed; *error*: anything else, to be mended.
 
@@ -42,7 +42,7 @@ _REFUSED: list[str] = []
 """What the present test was refused, whether or not it expects an error."""
 _ERRORS: list[Any] = []
 """The errors that megatile made in the present test."""
-LISTED = Path(__file__).parents[1] / "docs" / "tables" / "tilelang_listed.csv"
+LISTED = Path(__file__).with_name("tilelang_listed.txt")
 OPEN = ("unrefused", "slow", "wrong", "error")
 """Results that are to be mended, or listed with a reason."""
 
