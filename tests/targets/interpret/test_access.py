@@ -123,3 +123,30 @@ def test_units_that_write_one_element_in_one_statement_are_pointed_to_atomics() 
             T.copy(Y, c)
 
     fails(DataRaceError, r"block 0 at line \d+.*in one statement: use T.atomic_add", split_k, f32(8), f32(4))
+
+
+def test_updates_by_several_units_advise_atomics() -> None:
+    @T.program
+    def element(X: T.Tensor((4, 8), "f32"), Y: T.Tensor((8,), "f32")):
+        with T.Kernel(block=4) as b:
+            for j in T.Parallel(8):
+                Y[j] = Y[j] + X[b, j]
+
+    @T.program
+    def tile(X: T.Tensor((4, 8), "f32"), Y: T.Tensor((8,), "f32")):
+        with T.Kernel(block=4) as b:
+            y = T.alloc((8,), "f32")
+            T.copy(y, Y[0])
+            for j in T.Parallel(8):
+                y[j] = T.max(y[j], X[b, j])
+            T.copy(Y[0], y)
+
+    @T.program
+    def other(X: T.Tensor((4, 8), "f32"), Y: T.Tensor((8,), "f32")):
+        with T.Kernel(block=4) as b:
+            for j in T.Parallel(1):
+                Y[b + j] = Y[b + 1 + j] + X[b, j]
+
+    for p in (element, tile):
+        fails(DataRaceError, "each unit reads an element, changes it.*T.atomic_add", p, f32(4, 8), f32(8))
+    fails(DataRaceError, "T.barrier", other, f32(4, 8), f32(8))

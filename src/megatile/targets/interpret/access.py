@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import walk
 from megatile.core.forkjoin import Agent, is_ordered
 from megatile.core.operations import cast
 from megatile.core.placement import numpy_index
+from megatile.ir import nodes as n
+from megatile.ir.expr import Load
+from megatile.ir.program import Program
 from megatile.targets.interpret.errors import (
     DataRaceError,
     PartialError,
@@ -206,7 +210,13 @@ class Accessor(Resolver):
         advice = (
             f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end the region"
         )
-        if same and kind == earlier.kind == WRITE:  # no barrier can part them
+        if {kind, earlier.kind} == {READ, WRITE} and _updates(self.machine.program, unit.node, earlier.span):
+            advice = (
+                f"each unit reads an element, changes it and writes it back, and units of scale '{scale}' "
+                "share it: use T.atomic_add (or T.atomic_max, T.atomic_min), or give each a part of its own "
+                "and reduce them"
+            )
+        elif same and kind == earlier.kind == WRITE:  # no barrier can part them
             advice = (
                 f"several units of scale '{scale}' write the same element in one statement: "
                 "use T.atomic_add, or give each a part of its own and reduce them"
@@ -216,6 +226,21 @@ class Accessor(Resolver):
             f"{_DONE[earlier.kind]} by {describe(other, launch)}{line}, with nothing that orders the two",
             advice=advice,
         )
+
+
+def _updates(program: Program, node: n.Node | None, other: n.Span | None) -> bool:
+    """Return whether a statement and the one of another line read elements and write the same ones back: in
+    one statement, or by a load and a store of one tile."""
+    if isinstance(node, n.Copy):
+        swapped = (m for m in n.each(n.Copy, program.body) if m.span == other)
+        return any((m.to, m.source) == (node.source, node.to) for m in swapped)
+    stores = [m for m in n.walk((node,)) if isinstance(m, n.Store)] if node is not None else []
+    return any(
+        isinstance(part, Load) and (part.source, part.index) == (store.target, store.index)
+        for store in stores
+        for part in walk(store.value)
+        if store.span == other or (node is not None and node.span == other)
+    )
 
 
 def _unit(agent: Agent) -> Agent | None:
