@@ -74,3 +74,30 @@ def rounded_down(size=96, step=32):
             T.copy(Y[b * step], x)
 
     return kernel
+
+
+def two_products(threads=256, columns=256):
+    """Two products of one operand: their sums are in registers at one time."""
+
+    @T.program
+    def both(
+        A: T.Tensor((1024, 1024), "f16"),
+        B: T.Tensor((2, 1024, 2048), "f16"),
+        C: T.Tensor((2, 1024, 2048), "f16"),
+    ):
+        with T.Kernel(block=(2048 // columns, 8), threads=threads) as (x, y):
+            a, b = T.alloc((128, 32), "f16", level="l1"), T.alloc((32, columns), "f16", level="l1")
+            c, d = T.alloc((128, columns), "f32"), T.alloc((128, columns), "f32")
+            e = T.alloc((32, columns), "f16", level="l1")
+            T.clear(c)
+            T.clear(d)
+            for k in T.Pipelined(32, num_stages=3):
+                T.copy(a, A[y * 128, k * 32])
+                T.copy(b, B[0, k * 32, x * columns])
+                T.copy(e, B[1, k * 32, x * columns])
+                T.gemm(a, b, c)
+                T.gemm(a, e, d)
+            T.copy(C[0, y * 128, x * columns], c)
+            T.copy(C[1, y * 128, x * columns], d)
+
+    return both

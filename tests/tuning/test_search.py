@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.patience import patience, wait_until
-from tests.tuning.factories import CHOICES, adding, by_time, rounded_down
+from tests.tuning.factories import CHOICES, adding, by_time, rounded_down, two_products
 from tests.tuning.shared import FAST, kept
 
 import megatile as mt
@@ -210,3 +210,11 @@ def test_choices_that_leave_out_part_of_a_result_are_refused():
     assert "each index from 64 to 95 of dimension 0 of 'X' is never read" in found.outcomes[1].why
     found = mt.tune(rounded_down, {"step": [64, 80]}, **FAST)
     assert not any(o.why for o in found.outcomes)  # the same is left out whatever is chosen
+
+
+def test_choices_that_leave_threads_no_registers_do_not_win():
+    """Two sums of 128 x 256 take all registers of an H100's SM."""
+    found = mt.tune(two_products, [{"threads": 512}, {"threads": 256, "columns": 128}], **FAST)
+    assert found.best == {"threads": 256, "columns": 128}
+    assert "a compiler would spill" in found.outcomes[0].why
+    assert mt.tune(two_products, [{"threads": 512}], **FAST).best == {"threads": 512}

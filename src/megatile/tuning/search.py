@@ -197,7 +197,8 @@ def _search(task: Task, crew: Workers, known: Store) -> list[Outcome]:
 
 def examine_all(task: Task, crew: Workers) -> list[Outcome]:
     """Return whether each point is possible, and its bound. Points that reach less of their arguments than
-    others do not do the same work: they are refused."""
+    others do not do the same work, and those whose tiles leave threads no registers would spill: where there
+    are others, they are refused."""
     total = len(task.points)
     outcomes, done = [Outcome(i) for i in range(total)], count(1)
 
@@ -207,9 +208,9 @@ def examine_all(task: Task, crew: Workers) -> list[Outcome]:
 
     pieces = (list(range(i, min(i + PIECE, total))) for i in range(0, total, PIECE))
     crew.run("examine", pieces, take)
-    if all(o.why or o.unreached for o in outcomes):
+    if all(o.why or o.unfit for o in outcomes):
         return outcomes
-    return [replace(o, why=o.why or o.unreached) for o in outcomes]
+    return [replace(o, why=o.why or o.unfit) for o in outcomes]
 
 
 def measure_all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from megatile.cost.static_bound import floor
 from megatile.cost.wave_bound import wave_bound
 from megatile.hda import HDA, machine as find_machine
 from megatile.ir.passes.coverage import unreached
+from megatile.language.tile.capacity import crowded_threads
 from megatile.lowering.calls import is_program
 from megatile.lowering.lowered import lower
 from megatile.plan.memory import check_memory
@@ -50,8 +51,8 @@ class Outcome:
     """The name of the timing model of its communication."""
     note: str = ""
     """What lowering changed: ``stages 3 -> 1: shared``."""
-    unreached: str = ""
-    """Which part of an argument it never reads or writes."""
+    unfit: str = ""
+    """Why it should not win: a part of an argument that it never reads or writes, tiles that would spill."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,14 @@ class Task:
         if isinstance(made, Plan) or not is_program(made):
             return plan_of(made, hda, self.arguments), hda, "", ""
         low = lower(made, *self.arguments, machine=hda)
-        left = next((f"{span}: {text} (try: {advice})" for text, span, advice in unreached(low.source)), "")
-        return low.plan, hda, low.shallower, left
+        doubts = chain(unreached(low.source), crowded_threads(hda, low.source))
+        unfit = next((f"{span}: {text} (try: {advice})" for text, span, advice in doubts), "")
+        return low.plan, hda, low.shallower, unfit
 
     def examine(self, index: int) -> Outcome:
         """Return whether a point is possible, its key, and a lower bound of its time in picoseconds."""
         try:
-            plan, hda, note, left = self._plan(index)
+            plan, hda, note, unfit = self._plan(index)
             check_memory(plan, hda)
             bound = 0.0 if self.objective else float(_bound(plan, hda))
         except TimeBudgetExceeded:
@@ -95,7 +97,7 @@ class Task:
         kind = "time" if self.objective is None else _name(self.objective)
         text = f"{code_digest()} {plan.digest} {hda.fingerprint()} {kind}"
         key = hashlib.sha256(text.encode()).hexdigest()
-        return Outcome(index, key, bound, model=model_of(plan, hda), note=note, unreached=left)
+        return Outcome(index, key, bound, model=model_of(plan, hda), note=note, unfit=unfit)
 
     def measure(self, index: int) -> float:
         """Return the point's objective: its simulated time in picoseconds."""

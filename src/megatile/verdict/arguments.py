@@ -18,6 +18,7 @@ from megatile.ir import nodes as n
 from megatile.ir.passes.coverage import unreached
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
+from megatile.language.tile.capacity import crowded_threads
 from megatile.language.tile.program import ProgramFunction
 from megatile.lowering.explain import figures
 from megatile.lowering.lowered import Lowered, lower
@@ -286,10 +287,15 @@ def overhangs(program: Program) -> bool:
     return visit(program.body, unit)
 
 
+def _doubts(low: Lowered) -> set[str]:
+    """Return what is wrong with a program that runs: parts of tensors left out, tiles that would spill."""
+    return {text for text, *_ in (*unreached(low.source), *crowded_threads(low.machine, low.source))}
+
+
 def _same_work(one: Lowered, other: Lowered) -> bool:
     if other_outputs(one, other) is None or one.plan.units != other.plan.units:
         return False
-    if {text for text, *_ in unreached(other.source)} - {text for text, *_ in unreached(one.source)}:
+    if _doubts(other) - _doubts(one):
         return False
     sizes = [
         sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in x.source.params) for x in (one, other)

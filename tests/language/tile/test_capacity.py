@@ -31,6 +31,30 @@ def test_registers_of_a_thread() -> None:
     mt.run(kernel(256), ones(128, 256), machine="mi300x-8")
 
 
+def two_sums(threads: int, columns: int = 256) -> Any:
+    @T.program
+    def both(A: T.Tensor((128, columns), "f32"), B: T.Tensor((128, columns), "f32")):
+        with T.Kernel(block=1, threads=threads):
+            a, b = T.alloc((128, columns), "f32"), T.alloc((128, columns), "f32")
+            T.copy(a, A)
+            T.copy(b, B)
+            T.copy(B, a)
+            T.copy(A, b)
+
+    return both
+
+
+def test_tiles_leave_registers_for_addresses() -> None:
+    """512 threads have 128 registers each, and two tiles of 128 x 256 take them all."""
+    message = r"take 512 B of 'registers' in each of its 512 threads, and leave 0 of the 64 B"
+    with pytest.warns(ProgramWarning, match=message):
+        mt.lower(two_sums(512), machine="dgx-h100")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mt.lower(two_sums(512, 192), machine="dgx-h100")
+        mt.lower(two_sums(512), machine="mi300x-8")  # has twice the registers
+
+
 def test_four_bits_are_half_a_byte_of_memory() -> None:
     assert bits("i4") == bits("f4e2m1") == 4 and bits("e8m0") == 8
 

@@ -80,6 +80,28 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
     return {level: size for (home, level), size in used.items() if home == program.launch.dispatch}
 
 
+def crowded_threads(machine: HDA, program: Program) -> Iterator[Finding]:
+    """Tiles that take all that a thread has of a memory: compilers need some for addresses as well
+    (``thread_overhead``), and move tiles to device memory where that is not left; no time is charged for
+    it."""
+    totals: dict[tuple[str, str], _Total] = defaultdict(_Total)
+    said: set[tuple[str, str]] = set()
+    for use in _uses(program):
+        place, threads = (use.home, use.tile.level), thread_count(program.launch, use.home)
+        layer, used = machine.memory(use.tile.level), totals[use.home, use.tile.level].add(use)
+        most, each = _room(machine, *place), (layer.per_thread or layer.size) * threads
+        room = min(most, each)
+        if threads > 1 and place not in said and used + threads * layer.thread_overhead > room >= used:
+            said.add(place)
+            yield (
+                f"the tiles of one {use.home} take {used // threads} B of '{use.tile.level}' in each of its "
+                f"{threads} threads, and leave {(room - used) // threads} of the {layer.thread_overhead} B "
+                "that addresses need: a compiler would spill",
+                use.tile.span,
+                "more threads, or smaller tiles" if each < most else "smaller tiles",
+            )
+
+
 def thread_count(launch: Launch, home: str) -> int:
     """Return how many threads a unit has; 1 where the launch does not say."""
     named = launch.scales[launch.depth("thread") - 1].named

@@ -22,7 +22,7 @@ from megatile.ir.program import Program
 from megatile.ir.verify import verify
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, located
-from megatile.language.tile.capacity import checked_memory, shallow_pipelines
+from megatile.language.tile.capacity import checked_memory, crowded_threads, shallow_pipelines
 from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, ProgramWarning, translated
 from megatile.language.tile.functions import DType
 from megatile.language.tile.inference import ADVICE, LayoutFound
@@ -221,6 +221,7 @@ def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
         builder.launch, builder.instance, checked_memory(builder.machine, program, builder.spills)
     )
     findings = [*find_warnings(program), *shallow_pipelines(builder.machine, program)]
+    findings += () if builder.spills else crowded_threads(builder.machine, program)
     warnings = tuple(Remark(text, span.place() if span else None, advice) for text, span, advice in findings)
     return replace(program, launch=launch, warnings=warnings)
 
