@@ -166,3 +166,12 @@ def test_reading_a_kernel_keeps_nothing_of_its_callers() -> None:
         assert read()() is None
     finally:
         gc.enable()
+
+
+def test_a_function_that_only_allocates_is_a_kernel() -> None:
+    @T.prim_func
+    def main():
+        T.alloc_buffer((1,), dtype=T.bool, scope="shared")
+        T.alloc_buffer((1,), dtype=T.float8_e5m2fnuz, scope="shared")
+
+    assert "alloc" in main.script()

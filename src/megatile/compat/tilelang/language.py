@@ -12,6 +12,7 @@ from megatile.compat.tilelang import (
     onesided,
     operations,
     reducers,
+    scaled,
     scales,
     simt,
     vectors,
@@ -72,6 +73,7 @@ WORDS: dict[str, Any] = {
         "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer "
         "tvm_thread_allreduce call_extern dp4a",
     ),
+    **_words(scaled, "mma_gemm_blockscaled"),
     **_words(reducers, "alloc_reducer reducer_init reducer_update finalize_reducer"),
     **_words(warps, warps.WORDS),
     **_words(atomics, atomics.WORDS),
@@ -125,7 +127,19 @@ globals().update(WORDS)
 __all__ = list(WORDS)
 
 
+_POINTERS = "give tensors as arguments (A: T.Tensor((M, N), dtype))"
+_DEQUANTISED = "multiply by the scales in T.Parallel, then T.gemm"
+LACKS = {
+    "ptr": _POINTERS, "make_tensor": _POINTERS, "tcgen05_gemm_blockscaled": _DEQUANTISED,
+    "tcgen05_cp_warpx4": _DEQUANTISED, "tcgen05_sf_warp_transpose": _DEQUANTISED,
+    "make_blockscaled_gemm_layout": _DEQUANTISED,
+}  # fmt: skip
+"""Words of TileLang that are refused, with what to write in their place."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in LACKS:
+        raise ProgramError(f"T.{name} has no counterpart in megatile", advice=LACKS[name])
     if name.startswith("__"):
         raise NoCounterpartError(f"T.{name} has no counterpart in megatile", advice="use the words of T")
     raise ProgramError(

@@ -186,6 +186,11 @@ def wgmma_gemm(*operands: Any, **options: Any) -> None:
         raise ProgramError(
             "a device-scale GEMM by T.wgmma_gemm is not supported yet", advice="T.gemm(A, B, C)"
         )
+    if options.pop("use_2cta", False):
+        raise ProgramError(
+            "a product of two blocks together (use_2cta=True) has no counterpart in megatile",
+            advice="let each block multiply with all columns of B, without use_2cta",
+        )
     gemm(*operands, **options)
 
 

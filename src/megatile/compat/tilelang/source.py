@@ -138,7 +138,7 @@ class Source:
                 raise
             raise translated(error, builder.place, builder.tiles).with_traceback(None) from None
         if not state.programs:
-            raise ProgramError(
+            raise NoLaunchError(
                 f"'{self.__name__}' has no launch", advice="put its statements under 'with T.Kernel(...):'"
             )
         for text in dict.fromkeys(w for p in state.programs for w in p.warnings):
