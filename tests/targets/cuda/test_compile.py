@@ -152,6 +152,24 @@ def test_reductions(level: str) -> None:
         np.testing.assert_allclose(c[number], function(of, axis=0), rtol=1e-4)
 
 
+@pytest.mark.parametrize(("rows", "mask"), [(5, "lanes(16)"), (8, "~0u")])
+def test_whole_warps_shuffle_where_all_their_groups_have_a_row(rows: int, mask: str) -> None:
+    @T.program
+    def sums(X: T.Tensor((rows, 16), "f32"), Y: T.Tensor((rows,), "f32")):
+        with T.Kernel(block=1, threads=64):
+            x = T.alloc((rows, 16), "f32", level="l1")
+            y = T.alloc((rows,), "f32", level="l1")
+            T.copy(x, X)
+            T.reduce_sum(x, y, dim=1)
+            T.copy(Y, y)
+
+    kernel = mt.compile(sums, target="cuda")
+    assert f"__shfl_xor_sync({mask}, acc, 8)" in kernel.source
+    x, y = np.random.default_rng(0).random((rows, 16), np.float32), np.zeros(rows, np.float32)
+    kernel(x, y)
+    np.testing.assert_allclose(y, x.sum(1), rtol=1e-6)
+
+
 def test_a_failure_names_its_line() -> None:
     @T.program
     def outside(A: T.Tensor((8,), "f32"), N: T.Tensor((1,), "i32")):

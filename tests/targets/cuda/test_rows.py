@@ -202,3 +202,27 @@ def test_the_last_part_in_registers_may_be_shorter() -> None:
     np.testing.assert_array_equal(b[:n], a)
     assert (b[n:] == -1).all()
     assert s.tolist() == [a[:tile].sum(), a[tile:].sum()]
+
+
+@pytest.mark.filterwarnings("ignore:.*is never read")
+@pytest.mark.parametrize(
+    ("first", "word"), [(0, "cp_async16"), (4, "cp_async8"), (2, "cp_async4"), (1, None), (-1, None)]
+)
+def test_loops_that_only_move_elements_of_rows_move_several_at_once(first: int, word: str | None) -> None:
+    """Rows in another order; not where rows begin between, or where elements may lie outside."""
+
+    @T.program
+    def gathered(X: T.Tensor((20, 40), "f16"), Y: T.Tensor((16, 32), "f16")):
+        with T.Kernel(block=1, threads=64):
+            a = T.alloc((16, 32), "f16", level="l1")
+            for i, j in T.Parallel(16, 32):
+                a[i, j] = X[i * 7 % 20, T.max(j + first, 0) if first < 0 else j + first]
+            T.copy(Y[0, 0], a)
+
+    k = mt.compile(gathered, target="cuda")
+    assert re.findall(r"cp_async\d+", made(k)) == ([word] if word else [])
+    x = np.random.default_rng(0).random((20, 40)).astype(np.float16)
+    y = np.zeros((16, 32), np.float16)
+    k(x, y)
+    columns = np.maximum(np.arange(32) + first, 0)
+    np.testing.assert_array_equal(y, x[np.arange(16) * 7 % 20][:, columns])

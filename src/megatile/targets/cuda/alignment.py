@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import constant, linear, simplify
+from megatile.core.expr import Expr, constant, linear, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Pick
 from megatile.targets.common.elements import held
@@ -27,6 +27,12 @@ def row_alignment(scope: DeviceScope, region: n.Region) -> int:
             return 1
         if stride != 1 and dim.extent is not None and constant(dim.extent) != 1:
             steps.append(stride)
+    return common_alignment(scope, places, steps, size)
+
+
+def common_alignment(scope: DeviceScope, places: list[Expr], steps: list[int], size: int) -> int:
+    """Bytes, a power of two up to 16, that divide places and steps in elements of ``size`` bytes."""
+    steps = list(steps)
     for place in places:
         factors, left = linear(simplify(scope.own(place)))
         steps += [*factors.values(), left]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from megatile.core.dtypes import accumulator
 from megatile.core.expr import constant
 from megatile.ir import nodes as n
@@ -33,11 +35,16 @@ def reduce(scope: DeviceScope, node: n.Reduce) -> None:
             _of_memory(scope, node, source, to, wide)
 
 
-def _shuffled(scope: DeviceScope, node: n.Reduce, of: str, group: int) -> None:
-    """The lanes of groups of ``group`` threads put their parts together; all get the result."""
+def _shuffled(scope: DeviceScope, node: n.Reduce, of: str, group: int, whole_warps: bool = True) -> None:
+    """The lanes of groups of ``group`` threads put their parts together; all get the result.
+
+    ``whole_warps``: whether all groups of a warp come here together, as far as their team has whole warps. A
+    mask that is no constant costs a loop over the masks of a warp for each shuffle.
+    """
+    mask = "~0u" if whole_warps and scope.crew.size % WARP == 0 else f"lanes({group})"
     by = group // 2
     while by:
-        other = f"__shfl_xor_sync(lanes({group}), acc, {by})"
+        other = f"__shfl_xor_sync({mask}, acc, {by})"
         scope.text.add(f"acc = {combined(node.op, of, 'acc', other)};")
         by //= 2
 
@@ -101,6 +108,8 @@ def _of_memory(scope: DeviceScope, node: n.Reduce, source: Side, to: Side, wide:
         group *= 2
     sizes = [whole(a.extent, scope) for a, _ in pairs]
     total = " * ".join(sizes) or "1"
+    counts = [constant(a.extent) for a, _ in pairs]
+    even = None not in counts and math.prod(c or 0 for c in counts) % (WARP // group) == 0
     lane = f"{team.index} % {group}"
     with text.block(f"for (long out = {team.index} / {group}; out < {total}; out += {team.size // group})"):
         indices = [scope.gen.fresh("i") for _ in sizes]
@@ -110,7 +119,7 @@ def _of_memory(scope: DeviceScope, node: n.Reduce, source: Side, to: Side, wide:
             full = _with(source, [b for _, b in pairs], along, indices, "ki")
             value = _absolute(node, of, converted(full, wide).text)
             text.add(f"acc = {combined(node.op, of, 'acc', value)};")
-        _shuffled(scope, node, of, group)
+        _shuffled(scope, node, of, group, even)
         with text.block(f"if ({lane} == 0)" if group > 1 else ""):
             _finish(scope, node, to, indices, wide)
 

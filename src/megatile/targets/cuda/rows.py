@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, Expr, constant, linear, simplify
+from megatile.core.expr import Const, Expr, Symbol, constant, linear, simplify, symbols
 from megatile.ir import nodes as n
+from megatile.ir.expr import Load, Pick
 from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value, converted, kind
 from megatile.targets.common.scope import Axis
-from megatile.targets.cuda.alignment import WIDEST, row_alignment
+from megatile.targets.cuda.alignment import WIDEST, common_alignment, row_alignment
 from megatile.targets.cuda.elements import Side, pairs_of, shared_out
 from megatile.targets.cuda.layouts import Grid, Mma, unflattened
 from megatile.targets.cuda.scope import DeviceScope
@@ -78,8 +81,7 @@ def _width(scope: DeviceScope, node: n.Copy) -> int:
     """Bytes that can be moved at once from memory to memory, as they are; 0: none."""
     source, to = _storages(scope, node)
     rows = _row(node.source, source), _row(node.to, to)
-    plain = all(s.home in (*_GLOBAL, "instance") and s.copies == 1 and not s.wide for s in (source, to))
-    if source.dtype != to.dtype or source.name == to.name or not plain or rows[0] is None or rows[1] is None:
+    if not _alike(source, to) or rows[0] is None or rows[1] is None:
         return 0
     columns = constant(scope.own(rows[1][1]))
     if columns is None or not all(_begins_inside(scope, row[0]) for row in rows if row is not None):
@@ -116,6 +118,64 @@ def _memory(scope: DeviceScope, node: n.Copy, width: int, word: str) -> None:
                 bytes_ = f"{' && '.join(conditions)} ? {bytes_} : 0"
             guard = f"if ({' && '.join(exists)}) " if exists else ""
             scope.text.add(f"{guard}{word}({pointer}, {origin}, {bytes_});")
+
+
+# --- loops over elements that only move them ------------------------------------------------------
+
+
+def move_rows(scope: DeviceScope, node: n.Parallel, background: bool) -> bool:
+    """Write a loop ``a[i, j] = X[f(i), j]`` as copies of parts of rows, unless that is impossible."""
+    store = node.body[0] if len(node.body) == 1 else None
+    if not isinstance(store, n.Store) or not isinstance(store.value, Load):
+        return False
+    value, extents = store.value, [simplify(scope.own(e)) for e in node.extents]
+    to, source = (scope.gen.storages.storage(name) for name in (store.target, value.source))
+    held = scope.layout(store.target) or scope.layout(value.source)
+    if held is not None or not _alike(source, to) or scope.crew.size == 1:
+        return False
+    names = [scope.gen.name(name) for name in node.vars]
+    with ExitStack() as stack:
+        for name, c_name, extent in zip(node.vars, names, extents, strict=True):
+            stack.enter_context(scope.known(name, Value(c_name, "int"), scope.limits(extent)))
+        sides = (store.target, store.index), (value.source, value.index)
+        width = min(_row_width(scope, name, index, node.vars[-1]) for name, index in sides)
+        count = width // itemsize(to.dtype)
+        if width not in WIDTHS or count < 2 or (constant(extents[-1]) or 1) % count:
+            return False
+        extents[-1] = Const((constant(extents[-1]) or 0) // count)
+        behind = background and to.home == "instance" and source.home in _GLOBAL
+        with scope.text.block(), shared_out(scope, extents) as indices:
+            indices[-1] = f"{indices[-1]} * {count}"
+            for c_name, index in zip(names, indices, strict=True):
+                scope.text.add(f"const long {c_name} = {index};")
+            (_, target, _), (_, origin, _) = (scope.element(name, index) for name, index in sides)
+            word = f"cp_async{width}" if behind else f"copy_row<{width}>"
+            scope.text.add(f"{word}({target}, {origin}, {width});")
+    scope.hazards.copying |= behind
+    return True
+
+
+def _alike(source: Storage, to: Storage) -> bool:
+    """Whether elements of two memories of a team lie in the same way."""
+    plain = all(s.home in (*_GLOBAL, "instance") and s.copies == 1 and not s.wide for s in (source, to))
+    return plain and source.dtype == to.dtype and source.name != to.name
+
+
+def _row_width(scope: DeviceScope, name: str, index: tuple[Expr, ...], var: str) -> int:
+    """Bytes at which elements begin whose last index counts up with a variable; 0 where it does not, or where
+    an element may not exist."""
+    storage = scope.gen.storages.storage(name)
+    at = [simplify(scope.own(i)) for i in index]
+    if any(isinstance(i, Pick) for i in at) or storage.strides[-1] != 1:
+        return 0
+    terms, rest = linear(at[-1])
+    if terms.pop(Symbol(var), 0) != 1 or any(var in symbols(other) for other in (*at[:-1], *terms)):
+        return 0
+    if not all(scope.is_inside(i, Const(1), Const(e)) for i, e in zip(at, storage.shape, strict=True)):
+        return 0
+    first, _, _ = scope.gen.storages.place(name, scope.path, scope.depth)
+    places = [first, *(i * stride for i, stride in zip(at[:-1], storage.strides, strict=False))]
+    return common_alignment(scope, places, [*terms.values(), rest], itemsize(storage.dtype))
 
 
 def _exact(side: Side, region: n.Region, width: int) -> bool:

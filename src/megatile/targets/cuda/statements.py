@@ -17,12 +17,12 @@ from megatile.targets.cuda.pipeline import pipelined
 from megatile.targets.cuda.producers import produced, producer
 from megatile.targets.cuda.products import gemm
 from megatile.targets.cuda.reducing import cumsum, reduce
-from megatile.targets.cuda.rows import copy_rows
+from megatile.targets.cuda.rows import copy_rows, move_rows
 from megatile.targets.cuda.scope import DeviceScope
 
 STATEMENTS = dict(common.STATEMENTS)
 STATEMENTS |= {
-    n.Fill: fill, n.Gemm: gemm, n.Reduce: reduce, n.Cumsum: cumsum, n.Parallel: parallel,
+    n.Fill: fill, n.Gemm: gemm, n.Reduce: reduce, n.Cumsum: cumsum,
     n.AtomicRegion: atomic_region, n.Collective: collective,
 }  # fmt: skip
 rule = n.registrar(STATEMENTS)
@@ -34,6 +34,12 @@ def _copy(scope: DeviceScope, node: n.Copy) -> None:
         between_blocks(scope, "a copy to another unit")
     if not copy_rows(scope, node, background=not scope.gen.pipelines):
         copy(scope, node)
+
+
+@rule(n.Parallel)
+def _parallel(scope: DeviceScope, node: n.Parallel) -> None:
+    if not move_rows(scope, node, background=not scope.gen.pipelines):
+        parallel(scope, node)
 
 
 @rule(n.Atomic)

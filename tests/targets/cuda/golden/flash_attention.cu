@@ -177,8 +177,8 @@ KERNEL forward_1(u16 *Q, u16 *K, u16 *V, u16 *O, float *LSE, char *launch, struc
             #pragma unroll
             for (int qi = 0; qi < 2; qi++)
               acc = fmax_(acc, score[(mi * 8 + ni) * 4 + hi * 2 + qi]);
-            acc = fmax_(acc, __shfl_xor_sync(lanes(4), acc, 2));
-            acc = fmax_(acc, __shfl_xor_sync(lanes(4), acc, 1));
+            acc = fmax_(acc, __shfl_xor_sync(~0u, acc, 2));
+            acc = fmax_(acc, __shfl_xor_sync(~0u, acc, 1));
             if (lane % 4 == 0) {
               acc = fmax_(acc, (*(top_v + row)));
               *(top_v + row) = acc;
@@ -218,8 +218,8 @@ KERNEL forward_1(u16 *Q, u16 *K, u16 *V, u16 *O, float *LSE, char *launch, struc
             #pragma unroll
             for (int qi = 0; qi < 2; qi++)
               acc = acc + score[(mi * 8 + ni) * 4 + hi * 2 + qi];
-            acc = acc + __shfl_xor_sync(lanes(4), acc, 2);
-            acc = acc + __shfl_xor_sync(lanes(4), acc, 1);
+            acc = acc + __shfl_xor_sync(~0u, acc, 2);
+            acc = acc + __shfl_xor_sync(~0u, acc, 1);
             if (lane % 4 == 0) {
               *(part + row) = acc;
             }
