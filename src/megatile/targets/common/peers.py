@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from megatile.core.expr import Const, Expr, Symbol, binary, simplify
+from megatile.core.expr import Const, Expr, Symbol, binary, constant, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common.elements import Value
 from megatile.targets.common.errors import CompileError
@@ -59,20 +59,25 @@ def peer(scope: Scope, number: Expr | None, node: Any) -> Peer | None:
     scale = getattr(node, "scale", None)
     first, stride, count = line(scope, node.axis, scale)
     gen, (low, high) = scope.gen, group(scope, scale)
-    name = gen.fresh("peer")
-    site = scope.gen.failure_site(
-        "peer", f"there is no {gen.launch.scales[high - 1].name} {{}}: ranks go from 0 to {count - 1}"
-    )
-    text = f"inside(failure, {site}, {scope.whole(number)}, {count})"
-    scope.text.add(f"const long {name} = {first} + {text} * {stride};")
-    scope.vars[f"@{name}"] = Value(name, "int")
     scales = gen.launch.scales[low:high]
     below = math.prod(s.count for s in scales)
-    scope.ranges[f"@{name}"] = (0, below - 1)
+    name, fixed = gen.fresh("peer"), constant(simplify(scope.own(number)))
+    if fixed is not None and first == "0" and 0 <= fixed < count:
+        unit: Expr = Const(fixed * stride)
+        name = str(fixed * stride)
+    else:
+        site = scope.gen.failure_site(
+            "peer", f"there is no {gen.launch.scales[high - 1].name} {{}}: ranks go from 0 to {count - 1}"
+        )
+        text = f"inside(failure, {site}, {scope.whole(number)}, {count})"
+        scope.text.add(f"const long {name} = {first} + {text} * {stride};")
+        scope.vars[f"@{name}"] = Value(name, "int")
+        scope.ranges[f"@{name}"] = (0, below - 1)
+        unit = Symbol(f"@{name}")
     path = dict(scope.path)
     for one in scales:
         below //= one.count
-        index = simplify(binary("%", binary("//", Symbol(f"@{name}"), below), one.count))
+        index = simplify(binary("%", binary("//", unit, below), one.count))
         path[one.name] = Const(0) if one.count == 1 else index
     depth, instance = scope.spread
     return Peer(path, high, instance.format(name) if depth == high else "")

@@ -82,6 +82,24 @@ INLINE int named_any(int id, int threads, int yes) {
                : "=r"(any) : "r"(id), "r"(threads), "r"(yes) : "memory");
   return any;
 }
+/* An mbarrier in shared memory: a phase ends when `arrivals` threads have arrived, and the next one begins. */
+#define SHARED_ADDRESS(p) ((u32)__cvta_generic_to_shared(p))
+INLINE void mbarrier_init(long *b, int arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(SHARED_ADDRESS(b)), "r"(arrivals) : "memory"); }
+INLINE void mbarrier_arrive(long *b) { asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" :: "r"(SHARED_ADDRESS(b)) : "memory"); }
+/* Once what this thread copies in the background is there: it goes on at once. */
+INLINE void mbarrier_arrive_behind(long *b) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(SHARED_ADDRESS(b)) : "memory"); }
+/* Until a phase has ended, which is the present one or the one before: phases are told apart by even and odd. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define MBARRIER_HAS "mbarrier.try_wait.parity.shared.b64"
+#else
+#define MBARRIER_HAS "mbarrier.test_wait.parity.shared.b64"
+#endif
+INLINE void mbarrier_wait(long *b, long phase) {
+  u32 ended;
+  do asm volatile("{ .reg .pred p; " MBARRIER_HAS " p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                  : "=r"(ended) : "r"(SHARED_ADDRESS(b)), "r"((u32)phase & 1) : "memory");
+  while (!ended);
+}
 INLINE void take_turns(void) {}
 /* Blocks that are all there at once (a cooperative launch) meet; `meeting` is in global memory, first zero. */
 struct meeting { int arrived, generation; };

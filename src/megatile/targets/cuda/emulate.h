@@ -4,7 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <deque>
 #include <vector>
+#ifndef SCHEDULE /* another number: another order of threads */
+#define SCHEDULE 0
+#endif
 #define DEVICE inline
 #define INLINE static inline __attribute__((unused))
 #define KERNEL static void
@@ -56,7 +60,9 @@ static struct Emulated {
   struct Meeting { long arrived = 0; int generation = 0; };
   struct Lanes { u32 mask; Meeting meeting; u64 slot[2][32]; u32 operand[2][32][6]; };
   struct Copy { char *to; const char *from; int bytes, size; long group; };
-  struct Thread { Fibre fibre; bool done; const int *watched; int seen; long group; std::vector<Copy> copies; std::vector<u64> wide; };
+  struct Mbarrier { short arrivals, missing; int phase; };
+  struct Behind { std::vector<Copy> copies; Mbarrier *at; }; /* an arrival that follows copies in the background */
+  struct Thread { Fibre fibre; bool done; const int *watched; int seen; long group; std::vector<Copy> copies; std::deque<Behind> behind; std::vector<u64> wide; };
   struct Block { Meeting all, named[16]; int yes[16][2]; std::vector<Thread> each; std::vector<std::vector<Lanes *>> warps; };
   static const size_t STACK = 1 << 18;
   std::vector<Block> blocks;
@@ -99,13 +105,35 @@ static struct Emulated {
     /* Who asks without being named, or asks one who is not, gets anything on a GPU: here NaN. */
     return mask >> threadIdx.x % 32 & mask >> (lane & 31) & 1 ? l->slot[side][lane & 31] : ~0ul;
   }
+  static void done(const Copy &c) { memcpy(c.to, c.from, c.bytes), memset(c.to + c.bytes, 0, c.size - c.bytes); }
+  static void arrive_at(Mbarrier *m) {
+    if (--m->missing == 0) m->missing = m->arrivals, m->phase++;
+  }
+  static bool finish_behind(Thread &one) {
+    if (one.behind.empty()) return false;
+    for (const Copy &c : one.behind.front().copies) done(c);
+    arrive_at(one.behind.front().at);
+    one.behind.pop_front();
+    return true;
+  }
   void arrive(long groups) {
     Thread &me = self();
+    while (finish_behind(me)) {}
     std::vector<Copy> late;
     for (Copy &c : me.copies)
-      if (c.group < me.group - groups) memcpy(c.to, c.from, c.bytes), memset(c.to + c.bytes, 0, c.size - c.bytes);
+      if (c.group < me.group - groups) done(c);
       else late.push_back(c);
     me.copies.swap(late);
+  }
+  /* One time in four: whether copies arrive at mbarriers now, and (SCHEDULE) whether a thread stands still. */
+  u64 chance = SCHEDULE;
+  bool sometimes() { return (chance = chance * 6364136223846793005ul + 1442695040888963407ul) >> 62 == 0; }
+  bool copies_arrive(bool nothing_else) {
+    bool any = false;
+    for (Block &b : blocks)
+      for (Thread &one : b.each)
+        if (!one.behind.empty() && ((nothing_else && !any) || sometimes())) any |= finish_behind(one);
+    return any;
   }
 
   /* How often 8 lanes went to the banks of shared memory with 16 bytes each, and how many turns they took: by ldmatrix,
@@ -153,7 +181,7 @@ static struct Emulated {
         blocks[b].each.resize(each), blocks[b].warps.resize((each + 31) / 32);
         for (int t = 0; t < each; t++) {
           Thread &thread = blocks[b].each[t];
-          thread.done = false, thread.watched = 0, thread.group = 0;
+          thread.done = false, thread.watched = 0, thread.group = 0, thread.copies.clear(), thread.behind.clear();
           thread.fibre.prepare(stacks + (b * each + t) * STACK, STACK, begin);
         }
       }
@@ -164,10 +192,12 @@ static struct Emulated {
             Thread &thread = blocks[b].each[t];
             if (thread.done || (thread.watched && __atomic_load_n(thread.watched, __ATOMIC_ACQUIRE) == thread.seen)) continue;
             moved = true;
+            if (SCHEDULE && sometimes()) continue;
             here = &blocks[b], blockIdx.x = first + b, threadIdx.x = t, shared = memory + b * room;
             change(home, thread.fibre);
             left -= thread.done;
           }
+        if (copies_arrive(!moved)) moved = true;
         if (!moved) { failure->site = deadlock, failure->value = left; break; }
       }
       for (Block &b : blocks) note_copies(b);
@@ -229,6 +259,17 @@ INLINE void wait_phase(const int *flag, long count, long parity) { while (*(cons
 CP_ASYNC(16)
 CP_ASYNC(8)
 CP_ASYNC(4)
+INLINE void mbarrier_init(long *b, int arrivals) { *(Emulated::Mbarrier *)b = {(short)arrivals, (short)arrivals, 0}; }
+INLINE void mbarrier_arrive(long *b) { Emulated::arrive_at((Emulated::Mbarrier *)b); }
+INLINE void mbarrier_arrive_behind(long *b) {
+  auto &me = emulated.self();
+  me.behind.push_back({me.copies, (Emulated::Mbarrier *)b});
+  me.copies.clear();
+}
+INLINE void mbarrier_wait(long *b, long phase) {
+  auto *const m = (Emulated::Mbarrier *)b;
+  while ((m->phase & 1) == (phase & 1)) emulated.give_way(&m->phase);
+}
 INLINE void cp_async_commit(void) { emulated.self().group++; }
 INLINE void cp_async_wait_all(void) { emulated.self().group++, emulated.arrive(0); }
 template <int groups> INLINE void cp_async_wait(void) { emulated.arrive(groups); }

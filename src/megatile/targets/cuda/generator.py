@@ -171,6 +171,8 @@ class DeviceWriter(Writer):
         for node in nodes:
             for access, region in n.regions(node):
                 base = self.storages.names[region.source].base
+                if base in self.storages.mbarriers:
+                    continue
                 if self.storages.table[base].home in ("instance", "launch", "argument"):
                     found.append((base, access != "read"))
                     if access == "update":
@@ -333,11 +335,14 @@ class DeviceWriter(Writer):
         mine = {a.name for a in n.walk(node.body) if isinstance(a, n.Alloc) and a.flag}
         for storage in self.flags("instance"):
             if storage.name in mine:
-                size = storage.bytes(self.launch) // 4
-                place = f"((int *)(shared + {storage.offset}))"
+                phased = storage.name in self.storages.mbarriers
+                size = storage.bytes(self.launch) // (8 if phased else 4)
                 loop = f"for (int i = tid; i < {size}; i += {scope.crew.size})"
                 loop = loop if size > scope.crew.size else f"if (tid < {size})"
-                scope.text.add(f"{loop} {place}[{'i' if size > scope.crew.size else 'tid'}] = 0;")
+                index = "i" if size > scope.crew.size else "tid"
+                at = f"(({storage.c_type} *)(shared + {storage.offset}))[{index}]"
+                count = phased and self.storages.arrivals(storage.name)
+                scope.text.add(f"{loop} mbarrier_init(&{at}, {count});" if phased else f"{loop} {at} = 0;")
                 scope.hazards.add([(storage.name, True)])
         if scope.hazards.written:
             scope.sync()

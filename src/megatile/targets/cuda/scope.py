@@ -19,7 +19,8 @@ from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Peer, Scope
 from megatile.targets.cuda.fragments import Fragments, staged
-from megatile.targets.cuda.layouts import SharedLayout, Team
+from megatile.targets.cuda.layouts import WARP, SharedLayout, Team
+from megatile.targets.cuda.mbarriers import Mbarrier, mbarriers
 
 OLDEST = "hgx-a100"
 """The machine with the oldest devices that kernels are written for (sm_80)."""
@@ -82,6 +83,8 @@ class DeviceAllocation(Allocation):
         """The dispatched region of every tile."""
         self.together = {id(r) for r in started if any(map(_waits, n.own_statements(r.body)))}
         """The regions whose blocks wait for each other."""
+        self.started = started
+        self._mbarriers: dict[str, Mbarrier] | None = None
         super().__init__(program)
 
     def team_size(self, depth: int) -> int:
@@ -93,6 +96,27 @@ class DeviceAllocation(Allocation):
         if self._fragments is None:
             self._fragments = Fragments(self.program, self.names, self.team_size)
         return self._fragments
+
+    @property
+    def mbarriers(self) -> dict[str, Mbarrier]:
+        """Flags in shared memory that are mbarriers."""
+        if self._mbarriers is None:
+            instance = self.launch.depth(self.launch.dispatch)
+            plain = {x.base for x in self.names.values()} - {
+                x.base for x in self.names.values() if x.binding.owner or x.reshaped is not None
+            }
+            depths = {name: self.names[name].owner_depth for name in plain if self.names[name].copies == 1}
+            self._mbarriers = {}
+            for region in self.started:
+                depth = min(self.launch.depth(region.scale), instance)
+                self._mbarriers |= mbarriers(self.program, region, depths, depth)
+        return self._mbarriers
+
+    def arrivals(self, flag: str) -> int:
+        """Return how many arrivals end a phase of an mbarrier."""
+        one = self.mbarriers[flag]
+        size = self.team_size(one.depth)
+        return one.signallers * (size if one.by_threads else max(1, size // WARP))
 
     @property
     def swizzled(self) -> set[str]:
@@ -121,6 +145,8 @@ class DeviceAllocation(Allocation):
         elif inside and self.team_size(name.owner_depth) == 1 and alloc.name not in self.reached:
             made.home, made.above = "local", ()
         elif inside:
+            if alloc.name in self.mbarriers:
+                made.dtype = "i64"
             region = self.regions[alloc.name]
             made.offset = self.sizes.get(region, 0)
             size = rounded(made.bytes(self.launch), 128)

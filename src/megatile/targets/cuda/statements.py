@@ -14,11 +14,11 @@ from megatile.targets.cuda.collectives import between_blocks, collective, rendez
 from megatile.targets.cuda.conditions import assumed
 from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
-from megatile.targets.cuda.producers import produced, producer
+from megatile.targets.cuda.producers import arrive, produced, produced_behind, producer, wait_for_phase
 from megatile.targets.cuda.products import gemm
 from megatile.targets.cuda.reducing import cumsum, reduce
 from megatile.targets.cuda.rows import copy_rows, move_rows
-from megatile.targets.cuda.scope import DeviceScope
+from megatile.targets.cuda.scope import DeviceScope, Hazards
 
 STATEMENTS = dict(common.STATEMENTS)
 STATEMENTS |= {
@@ -80,12 +80,18 @@ def _loop(scope: DeviceScope, node: n.Loop) -> None:
     if plan is not None:
         pipelined(scope, plan)
         return
+    if produced_behind(scope, node):
+        return
     ahead = producer(scope, node)
     if ahead is not None:
         produced(scope, ahead)
         return
     if scope.team is not None:
-        scope.hazards.add(scope.gen.touched(n.walk(node.body)))
+        touched, own = list(scope.gen.touched(n.walk(node.body))), Hazards()
+        own.add(touched)
+        if scope.hazards.meets(touched) and not own.meets(touched):
+            scope.sync()  # once, and not in every step
+        scope.hazards.add(touched)
     common.STATEMENTS[n.Loop](scope, node)
     if scope.team is not None:
         scope.hazards.add(scope.gen.touched(n.walk(node.body)))
@@ -122,6 +128,9 @@ def _barrier(scope: DeviceScope, node: n.Barrier) -> None:
 @rule(n.Signal)
 def _signal(scope: DeviceScope, node: n.Signal) -> None:
     between_blocks(scope, "this signal")
+    if node.flag in scope.gen.storages.mbarriers:
+        arrive(scope, node)
+        return
     scope.sync()
     with scope.text.block(f"if ({scope.crew.index} == 0)" if scope.crew.size > 1 else ""):
         _, pointer, _ = scope.element(node.flag, node.index, peer(scope, node.dst, node))
@@ -131,6 +140,9 @@ def _signal(scope: DeviceScope, node: n.Signal) -> None:
 @rule(n.Wait)
 def _wait(scope: DeviceScope, node: n.Wait) -> None:
     between_blocks(scope, "this wait")
+    if node.flag in scope.gen.storages.mbarriers:
+        wait_for_phase(scope, node)
+        return
     _, pointer, _ = scope.element(node.flag, node.index)
     value = scope.whole(node.value)
     call = (
