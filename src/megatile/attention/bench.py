@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import make_schedule
-from megatile.runtime.processes import Started, read, run_processes
+from megatile.runtime.processes import Started, job_folder, read, run_processes
 
 DTYPES = {
     "f32": ("float32", 1e-5),
@@ -65,8 +63,8 @@ def run_bench(
         raise AttentionError(f"dtype must be one of {', '.join(DTYPES)}, got '{case.dtype}'")
     if case.heads % case.kv_heads:
         raise AttentionError(f"the {case.heads} heads are not a multiple of the {case.kv_heads} KV heads")
-    with tempfile.TemporaryDirectory(prefix="megatile-") as name:
-        folder, waiting = Path(name), list(enumerate(schedules))
+    with job_folder() as folder:
+        waiting = list(enumerate(schedules))
 
         def poll() -> None:
             while waiting and (folder / f"start_{waiting[0][0]}").exists():

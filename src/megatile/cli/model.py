@@ -295,7 +295,11 @@ def search_(
 
     if workers < 1:
         raise MegatileError(f"--workers must be at least 1, got {workers}")
-    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers) as executor:
+    try:
+        pool = nullcontext() if workers == 1 else ProcessPoolExecutor(workers)
+    except OSError as problem:
+        raise MegatileError(f"processes cannot be started: {problem}", advice="--workers 1") from None
+    with pool as executor:
         found = asked.model.search(
             machine=asked.hda, isl=asked.isl, osl=asked.osl, ttft_ms=_milliseconds("--ttft", ttft),
             tpot_ms=_milliseconds("--tpot", tpot), concurrencies=_numbers(concurrency), executor=executor,

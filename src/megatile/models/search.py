@@ -12,7 +12,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 from megatile.core.cached import cached
 from megatile.core.files import exists, read_text, write_text
 from megatile.core.rows import data_frame
+from megatile.core.stopped import first_done, kill_workers
 from megatile.core.tables import text_table
 from megatile.hda import HDA, machine as find_machine
 from megatile.models import aiconfigurator
@@ -315,7 +317,7 @@ def _simulated(
             else:
                 left.append((job, row))
         new = [job for job, _ in left if _key(job) not in known]
-        found = list(executor.map(_simulate, new) if executor is not None else map(_simulate, new))
+        found = list(map(_simulate, new)) if executor is None else _on_workers(executor, new)
         fresh = {_key(job): result for job, result in zip(new, found, strict=True)}
         known.update(fresh)
         _write_store(store, fresh)
@@ -324,6 +326,27 @@ def _simulated(
             late = result["ttft_ms"] > limits.ttft_ms or result["tpot_ms"] > limits.tpot_ms
             rows.append({**row, **result, "verdict": "above a limit" if late else "ok"})
     return rows
+
+
+def _on_workers(executor: Executor, jobs: list[_Job]) -> list[dict[str, float]]:
+    """Return what `_simulate` says of jobs; one error for workers that cannot be started, or are lost."""
+    if not isinstance(executor, ProcessPoolExecutor):
+        return list(executor.map(_simulate, jobs))
+    advice = "memory may be short: give fewer workers; with the same store= the search goes on where it was"
+    try:
+        futures = [executor.submit(_simulate, job) for job in jobs]
+        waiting = set(futures)
+        while waiting:
+            waiting -= first_done(executor, waiting)
+        return [future.result() for future in futures]
+    except BrokenProcessPool:
+        raise ModelError("a worker was killed", advice=advice) from None
+    except BrokenExecutor as problem:
+        raise ModelError(str(problem), advice=advice) from None
+    except OSError as problem:
+        kill_workers(executor)
+        why = problem.strerror or problem
+        raise ModelError(f"workers cannot be started: {why}", advice="give fewer workers") from None
 
 
 def _key(job: _Job) -> str:

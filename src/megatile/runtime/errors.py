@@ -41,6 +41,8 @@ class OneSidedError(LaunchError):
 
 
 def how_ended(code: int | None) -> str:
+    if code == -signal.SIGSTOP:
+        return "was stopped by a signal (SIGSTOP)"
     if code is not None and code < 0:
         return f"ended by signal {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

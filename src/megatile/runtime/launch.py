@@ -9,7 +9,6 @@ operations. A process that dies ends the others, and the error names it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from megatile.plan.execute import Results
 from megatile.plan.model import Plan, PlanError, Tile, require_plan
 from megatile.plan.storage import allocate, read_inputs
 from megatile.runtime.errors import LaunchError
-from megatile.runtime.processes import Started, read, run_processes
+from megatile.runtime.processes import Started, disk_errors, job_folder, read, run_processes
 
 TIMEOUT = 120.0
 """Seconds that a launch may take."""
@@ -131,10 +130,10 @@ def launch_plan(
             f"plan '{plan.name}' is for {plan.units} units, not {nproc} processes",
             advice=f"every unit is one process: build the plan for {nproc} units, or use nproc={plan.units}",
         )
-    with tempfile.TemporaryDirectory(prefix="megatile-") as name:
-        folder = Path(name)
-        (folder / "plan").write_text(plan.to_json(), encoding="utf-8")
-        _write_inputs(plan, inputs or {}, folder)
+    with job_folder() as folder:
+        with disk_errors():
+            (folder / "plan").write_text(plan.to_json(), encoding="utf-8")
+            _write_inputs(plan, inputs or {}, folder)
         run_processes(
             "megatile.runtime.plan_work",
             folder,

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from megatile.core.errors import MegatileError
+from megatile.core.stopped import StopWatch
 from megatile.runtime.errors import (
     LaunchError,
     MissingTorchError,
@@ -43,6 +45,27 @@ END_SECONDS = 2.0
 AFTER_SECONDS = 30.0
 """How much later than the launcher the processes give up waiting: it says who is still at work."""
 Started = Callable[[list[int]], None]
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """Make one sentence of a disk that is full or cannot be written."""
+    try:
+        yield
+    except OSError as problem:
+        raise LaunchError(
+            f"files for the processes cannot be written: {problem.strerror or problem}",
+            advice="set TMPDIR to a folder with free space",
+        ) from None
+
+
+@contextlib.contextmanager
+def job_folder() -> Iterator[Path]:
+    """A folder for the files of processes, which is gone at the end."""
+    with disk_errors():
+        folder = tempfile.TemporaryDirectory(prefix="megatile-")
+    with folder as name:
+        yield Path(name)
 
 
 def run_processes(
@@ -70,7 +93,8 @@ def run_processes(
     check_timeout(timeout)
     share = threads or max(1, (os.cpu_count() or 1) // units)
     settings |= {"units": units, "timeout": timeout, "threads": share}
-    (folder / "settings").write_text(json.dumps(settings), encoding="utf-8")
+    with disk_errors():
+        (folder / "settings").write_text(json.dumps(settings), encoding="utf-8")
     environment = dict(os.environ)
     source = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join([source, *filter(None, [environment.get("PYTHONPATH")])])
@@ -93,6 +117,7 @@ def run_processes(
 def _end(parent: subprocess.Popen[bytes]) -> None:
     """End all processes. Their parent does it when asked, so that none is left when it is gone itself."""
     parent.terminate()
+    parent.send_signal(signal.SIGCONT)  # who is stopped cannot end
     with contextlib.suppress(subprocess.TimeoutExpired):
         parent.wait(END_SECONDS)
     with contextlib.suppress(ProcessLookupError):
@@ -124,8 +149,10 @@ def _watch(
     poll: Callable[[], None],
 ) -> None:
     """Wait for all processes; raise as soon as one has failed, or when the time is over."""
-    end = time.monotonic() + timeout
+    end, stopped = time.monotonic() + timeout, StopWatch()
     while True:
+        if stopped.lost([parent.pid]):
+            raise LaunchError("the parent of the processes was stopped", advice="let it run, or start again")
         ended = parent.poll() is not None
         poll()
         codes = [read(folder / f"exit_{unit}") for unit in range(units)]
@@ -194,10 +221,15 @@ def main(folder: Path, module: str) -> None:
             os._exit(code)
         units[child] = unit
     write(folder / "pids", list(units))
+    stopped, lost = StopWatch(), set[int]()
     while units:
+        for child in stopped.lost(units):
+            lost.add(child)
+            os.kill(child, signal.SIGKILL)
         child, status = os.waitpid(-1, os.WNOHANG)
         if child:
-            write(folder / f"exit_{units.pop(child)}", os.waitstatus_to_exitcode(status))
+            code = -signal.SIGSTOP if child in lost else os.waitstatus_to_exitcode(status)
+            write(folder / f"exit_{units.pop(child)}", code)
         elif select.select([sys.stdin], [], [], POLL_SECONDS)[0]:  # it has closed: the launcher is gone
             _kill(units)
             shutil.rmtree(folder, ignore_errors=True)

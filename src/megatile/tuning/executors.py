@@ -14,14 +14,15 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 from megatile.core.errors import MegatileError
 from megatile.core.limits import deadline
+from megatile.core.stopped import first_done, kill_workers
 from megatile.sim import TimeBudgetExceeded
 from megatile.sim.compiled import compiled
 from megatile.tuning.work import Outcome, Task, TuneError
@@ -72,17 +73,35 @@ class Workers:
                     piece = next(pieces, None)
                     more = piece is not None
                     if piece:
-                        waiting[self.executor.submit(_do, task, step, piece)] = piece
-                end = deadline()
-                left = None if end is None else max(0.0, end - monotonic())
-                done, _ = wait(waiting, left, return_when=FIRST_COMPLETED)
-                if waiting and not done:
-                    raise TimeoutError
+                        with _lost_workers():
+                            waiting[self.executor.submit(_do, task, step, piece)] = piece
+                with _lost_workers():
+                    done = first_done(self.executor, waiting, deadline())
                 for future in sorted(done, key=lambda f: waiting[f]):
                     keep(waiting.pop(future), _result(future))
         finally:
             for future in waiting:
                 future.cancel()
+
+
+@contextmanager
+def _lost_workers() -> Iterator[None]:
+    """One error for workers that were killed, or that cannot be started."""
+    try:
+        yield
+    except BrokenExecutor as problem:
+        raise _killed(problem) from None
+    except TimeoutError:  # the time of the search is over
+        raise
+    except OSError as problem:
+        advice = "give fewer workers=, or workers=1"
+        raise TuneError(f"workers cannot be started: {problem.strerror or problem}", advice=advice) from None
+
+
+def _killed(problem: BrokenExecutor) -> TuneError:
+    advice = "memory may be short: give fewer workers=; with the same store= it goes on where it was"
+    said = "a worker was killed" if isinstance(problem, BrokenProcessPool) else str(problem)
+    return TuneError(said, advice=advice)
 
 
 def _do(task: Task | None, step: str, indices: list[int]) -> list[Any]:
@@ -104,9 +123,8 @@ def _do(task: Task | None, step: str, indices: list[int]) -> list[Any]:
 def _result(future: Future[list[Any]]) -> list[Any]:
     try:
         return future.result()
-    except BrokenProcessPool:
-        advice = "memory may be short: give fewer workers=; with the same store= it goes on where it was"
-        raise TuneError("a worker was killed", advice=advice) from None
+    except BrokenProcessPool as problem:
+        raise _killed(problem) from None
     except (pickle.PicklingError, AttributeError) as problem:
         if "pickle" not in str(problem).lower() and "local object" not in str(problem):
             raise
@@ -153,16 +171,17 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
     if count == 1 or "fork" not in multiprocessing.get_all_start_methods():
         yield Workers(task, None, 1)
         return
-    before, _TASK = _TASK, task
     compiled()  # loaded once here, not by every worker
     context = multiprocessing.get_context("fork")
-    pool = _Forked(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    with _lost_workers():
+        pool = _Forked(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    before, _TASK = _TASK, task
     try:
-        pool.submit(int).result()  # forked now, before bars and other threads are there
+        with _lost_workers():
+            pool.submit(int).result()  # forked now, before bars and other threads are there
         yield Workers(task, pool, count)
     except BaseException:
-        for process in list(getattr(pool, "_processes", {}).values()):
-            process.terminate()
+        kill_workers(pool)
         raise
     finally:
         _TASK = before

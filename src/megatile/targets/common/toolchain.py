@@ -11,10 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from megatile.core.cached import CACHE_VARIABLE, cache_directory, cache_key, cached, read_cached, write_cached
+from megatile.core.stopped import LOOK_SECONDS, StopWatch
 from megatile.core.version import __version__
 from megatile.hda.probe import host_flags
 from megatile.targets.common.errors import CompileError
@@ -74,6 +76,19 @@ _LIBRARIES: dict[Path, ctypes.CDLL] = {}
 """By the path of the kept code. Loaded once: every object of ctypes for a library makes types of its own."""
 
 
+def _said(process: subprocess.Popen[str]) -> str:
+    """Wait for a compiler and return what it printed."""
+    end, stopped = time.monotonic() + _TIMEOUT_SECONDS, StopWatch()
+    while True:
+        try:
+            return process.communicate(timeout=LOOK_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > end:
+                raise
+        if stopped.lost([process.pid]):
+            raise CompileError("the compiler was stopped by a signal", advice="start again")
+
+
 class Making:
     """Code being compiled: begun at once, waited for by ``load``."""
 
@@ -124,7 +139,7 @@ class Making:
 
     def _compiled(self, process: subprocess.Popen[str], symbols: tuple[str, ...]) -> ctypes.CDLL:
         try:
-            said, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
+            said = _said(process)
         except BaseException:
             process.kill()
             process.wait()

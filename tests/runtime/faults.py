@@ -1,0 +1,310 @@
+"""``python -m tests.runtime.faults``: processes that are killed, stopped or starved, in every phase.
+
+    python -m tests.runtime.faults                          all cases
+    python -m tests.runtime.faults --jobs tune --faults stop
+
+A job is a script in a process of its own. The fault hits one of its processes, or the system fails it:
+no memory, no space on the disk, no further process. Then the job has to end within SECONDS with one sentence
+that says what was lost, or with the right result, and nothing of it may be left: no process, no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.patience import patience, wait_until
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 6.0
+"""From the fault to the end of the job."""
+BEGIN = """
+import os, sys, time
+import numpy as np
+import megatile as mt
+import megatile.language as T
+from megatile.core.errors import MegatileError
+
+def working():
+    open(os.environ["MARKED_FOLDER"] + "/working", "w").close()
+"""
+END = """
+try:
+    main()
+except MegatileError as error:
+    sys.exit(f"NAMED {type(error).__name__}: {error}")
+print("RIGHT")
+"""
+JOBS = {
+    "plan": """
+from tests.runtime.launch_cases import mixed_plan
+from megatile.runtime.launch import launch
+
+def main():
+    inputs = {"x": np.ones((3, 4, 6)), "n": np.array([[0], [2], [3]])}
+    launch(mixed_plan(3), inputs, repeat=int(os.environ.get("REPEAT", 10**7)), started=lambda pids: working())
+""",
+    "program": """
+@T.program
+def circle(x: T.Tensor((3, 8), "f32")):
+    with T.Kernel(device=3), T.Scale("device"):
+        mine = T.view(x, layout=T.Shard(0))
+        flag = T.alloc((1,), "i32", level="l2")
+        if REPEAT > 1:
+            T.wait(flag, 1)
+        T.copy(mine, mine)
+
+def main():
+    mt.launch(circle, np.zeros((3, 8), "f4"), machine="dgx-h100", started=lambda pids: working())
+""",
+    "attention": """
+from megatile.attention.bench import BenchCase, run_bench
+
+def main():
+    case = BenchCase(3, seqlen=96, heads=2, kv_heads=2, dim=8, repeats=REPEAT)
+    run_bench(case, ["ring", "hamilton"], progress=lambda name: working())
+""",
+    "tune": """
+from tests.tuning.factories import adding
+
+def slow(**choices):
+    working()
+    time.sleep(0.05 if REPEAT > 1 else 0)
+    return adding(**choices)
+
+def main():
+    parts = [2**n for n in range(5, 14 if REPEAT > 1 else 7)]
+    mt.tune(slow, {"parts": parts, "passes": [1, 2, 4, 5, 6]}, workers=2, objective=lambda r: r.time_ps,
+            machine="dgx-h100", store=os.environ["MARKED_FOLDER"] + "/store", progress=False)
+""",
+    "search": """
+from megatile.cli.main import main as command_line
+from megatile.models import search
+
+def main():
+    simulated = search._simulated
+    def noted(*arguments):
+        working()
+        return simulated(*arguments)
+    search._simulated = noted
+    tokens, users = ("3000", "64,128,256") if REPEAT > 1 else ("30", "1")
+    sys.argv = ["megatile", "model", "search", "Llama-3.1-8B", "-m", "dgx-h100", "--isl", tokens,
+                "--osl", tokens, "--concurrency", users, "--workers", "2",
+                "--store", os.environ["MARKED_FOLDER"] + "/store"]
+    sys.stdout, out = sys.stderr, sys.stdout
+    try:
+        command_line()
+    except SystemExit as end:
+        if end.code:
+            raise
+    sys.stdout = out
+""",
+    "serve": """
+def main():
+    working()
+    mt.model("Llama-3.2-1B").serve(machine="dgx-h100", isl=512, osl=64, concurrency=8, count=16 * REPEAT)
+""",
+    "compile": """
+@T.program
+def double(x: T.Tensor((64,), "f32")):
+    with T.Kernel(block=2, threads=32) as b:
+        for i in T.Parallel(32):
+            x[b * 32 + i] = x[b * 32 + i] * 2
+
+def main():
+    working()
+    for _ in range(min(REPEAT, 3)):
+        x = np.ones(64, "f4")
+        mt.compile(double, target="cpu")(x)
+        assert (x == 2).all()
+""",
+}
+"""By name: what defines ``main``, which calls ``working`` when its work has begun."""
+FORKS = {"plan": (2, 1, 0), "attention": (2, 1, 0), "program": (1, 0), "tune": (1, 0), "search": (1, 0),
+         "serve": (0,), "compile": (1, 0)}  # fmt: skip
+"""How far below the job's own process others are that a fault may hit."""
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segv": signal.SIGSEGV, "term": signal.SIGTERM}
+MOMENTS = {"start": 0.0, "begin": 0.05, "middle": 0.8}
+FORK_FAILS = """
+import os
+_fork, _left = os.fork, [int(os.environ["FORKS_LEFT"])]
+
+def fork():
+    if not _left[0]:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    _left[0] -= 1
+    return _fork()
+
+os.fork = fork
+"""
+
+
+class Fault(NamedTuple):
+    """What goes wrong: a signal to a process ``depth`` below the job's own, or a limit of the system."""
+
+    name: str
+    moment: str = "start"
+    depth: int = 0
+    amount: int = 0
+
+    def __str__(self) -> str:
+        if self.name in SIGNALS:
+            return f"{self.name} depth {self.depth}, {self.moment}"
+        return f"{self.name} {self.amount}"
+
+
+def cases(jobs: list[str]) -> Iterator[tuple[str, Fault]]:
+    """Every fault in every phase of every job."""
+    for job in jobs:
+        for name in SIGNALS:
+            for moment in MOMENTS:
+                for depth in FORKS[job]:
+                    # A stopped job can say nothing.
+                    if not (name == "stop" and depth == 0):
+                        yield job, Fault(name, moment, depth)
+        yield from ((job, Fault("disk", amount=room)) for room in (0, 1, 1000, 20_000))
+        yield from ((job, Fault("memory", amount=room)) for room in (0, 50, 200, 800))
+        if max(FORKS[job]):
+            yield from ((job, Fault("fork", amount=left)) for left in (0, 1, 2))
+
+
+def marked(mark: str) -> dict[int, int]:
+    """The processes that have the mark in their environment, and have not ended, each with its parent."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (path / "environ").read_bytes():
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    found[int(path.name)] = int(fields[1])
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def below(mark: str, root: int, depth: int) -> list[int]:
+    """The processes so far below one."""
+    parents, level = marked(mark), [root]
+    for _ in range(depth):
+        level = sorted(pid for pid, parent in parents.items() if parent in level)
+    return level
+
+
+def attempt(job: str, fault: Fault) -> str | None:
+    """What is wrong with how a job ends after a fault, or None."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        folder, temporary = Path(name), Path(name) / "tmp"
+        temporary.mkdir()
+        mark = f"MARK_{uuid.uuid4().hex}"
+        site = folder / "site"
+        site.mkdir()
+        environment = {
+            **os.environ, mark: "1", "TMPDIR": str(temporary), "MARKED_FOLDER": str(folder),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(site), str(ROOT / "src"), str(ROOT)]),
+        }  # fmt: skip
+        hit = fault.name in SIGNALS
+        if fault.name == "fork":
+            (site / "sitecustomize.py").write_text(FORK_FAILS)
+            environment["FORKS_LEFT"] = str(fault.amount)
+        if job == "compile" or fault.name == "disk":
+            environment["MEGATILE_CACHE"] = str(folder / "cache")
+        repeat = 10**6 if hit else 1
+        script = f"{BEGIN}\nREPEAT = {repeat}\nos.environ['REPEAT'] = str(REPEAT)\n{JOBS[job]}{END}"
+        (folder / "job.py").write_text(script)
+        process = subprocess.Popen(
+            [sys.executable, "job.py"], env=environment, cwd=folder, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_limits(fault),
+        )  # fmt: skip
+        try:
+            return _judged(process, fault, folder, mark)
+        finally:
+            for pid in [process.pid, *marked(mark)]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            process.communicate()
+
+
+def _limits(fault: Fault) -> Callable[[], None]:
+    def limit() -> None:
+        if fault.name == "disk":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (fault.amount,) * 2)
+        if fault.name == "memory":
+            # What Python and NumPy take to begin with, and so many MB more.
+            resource.setrlimit(resource.RLIMIT_DATA, ((fault.amount + 120) << 20,) * 2)
+
+    return limit
+
+
+def _judged(process: subprocess.Popen[str], fault: Fault, folder: Path, mark: str) -> str | None:
+    limit = 60.0
+    if fault.name in SIGNALS:
+        if fault.moment == "start":
+            ready = wait_until(lambda: below(mark, process.pid, fault.depth), 60)
+        else:
+            ready = wait_until((folder / "working").exists, 60)
+        time.sleep(MOMENTS[fault.moment])
+        victims = below(mark, process.pid, fault.depth)
+        if not ready or not victims:
+            said = "" if process.poll() is None else process.communicate()[1][-300:]
+            return f"nothing to hit: {said}"
+        os.kill(victims[len(victims) // 2], SIGNALS[fault.name])
+        limit = SECONDS
+    begin = time.monotonic()
+    try:
+        out, err = process.communicate(timeout=patience(limit))
+    except subprocess.TimeoutExpired:
+        return f"not at an end {limit:g} s after the fault"
+    seconds = time.monotonic() - begin
+    if not wait_until(lambda: not marked(mark), 3):
+        return f"left processes behind: {marked(mark)}"
+    own = fault.name in SIGNALS and fault.depth == 0
+    left = [p.name for p in (folder / "tmp").iterdir() if not (own and p.name.startswith("tmp"))]
+    if left and not (own and wait_until(lambda: not any((folder / "tmp").iterdir()), 3)):
+        return f"left files behind: {left}"
+    right = process.returncode == 0 and out.strip() == "RIGHT"
+    named = (
+        process.returncode == 1
+        and re.search(r"^(NAMED \w+|error): .+", err, re.M | re.I)
+        and "Traceback" not in err
+    )
+    if not (right or named or (own and process.returncode == -SIGNALS[fault.name])):
+        return f"exit code {process.returncode} after {seconds:.1f} s: {err[-1500:]}"
+    if os.environ.get("SHOW_FAULTS"):
+        print("   ", err.strip().splitlines()[-1] if err.strip() else out.strip())
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="hit processes of jobs and see that it is said, and nothing left"
+    )
+    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--faults", default=",".join([*SIGNALS, "disk", "memory", "fork"]))
+    given = parser.parse_args()
+    wrong = count = 0
+    for job, fault in cases(given.jobs.split(",")):
+        if fault.name not in given.faults.split(","):
+            continue
+        problem = attempt(job, fault)
+        count, wrong = count + 1, wrong + (problem is not None)
+        print(f"{job}, {fault}: {problem or 'fine'}", flush=True)
+    print(f"{count} cases, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
