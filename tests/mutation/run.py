@@ -2,163 +2,89 @@
 
     make mutate SEED=1                              the 200 mutants of a seed; goes on where it stopped
     make mutate SEED=1 MUTATE_ARGS='--count 20 --folders plan,cost'
+    make mutate SEED=1 MUTATE_ARGS='--again'        what survived, once more: after tests were written
     make mutate SEED=1 MUTATE_ARGS='--replay 17'    one mutant again, with the output of its tests
 
-Mutant n depends on the seed and the sources only. It is made in a copy of ``src/``, never in the tree, and
-the tests of its folder run against it: first those that call the changed function (`calls`), the quickest
-first, then all. A mutant is killed by a test that fails or by the time limit, SLOWER times what the tests of
-the folder take without a change. The state file keeps every outcome; survivors are printed, to be judged.
+Which mutants a seed has depends on the sources only (`mutants`). Each is made in a copy of ``src/``, never in
+the tree, and the tests of its folder run against it: those that call the changed function (`calls`), the
+quickest first, then the others, as many as take SECONDS together without a change. They run in forks of one
+process that has collected them (`warm`); what is translated at import, and with ``--again`` everything, in a
+new process. A mutant is killed by a test that fails, or by the time limit: SLOWER times the processor time
+that its tests take.
+The state file keeps every outcome; survivors are printed, to be judged.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import collections
 import contextlib
-import difflib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "megatile"
-FOLDERS = ("sim", "lowering", "plan", "cost", "collectives", "runtime", "targets", "hda")
-MAX_FIRST_SECONDS = 60.0
-"""How long the tests take together that run before those of the whole folder."""
+from tests.mutation.mutants import FOLDERS, ROOT, Mutant, mutants
+from tests.mutation.warm import WALL_CLOCK, translated
+
+SECONDS = 60.0
+"""Processor time of the tests that may run against one mutant, as they take without a change."""
+SLOWER = 3.0
+"""How much longer than without a change tests may take, and at least a minute."""
 RUNS_THE_ENGINE = "sim/compiled.py"
 """The file whose functions every simulation calls."""
 Calls = dict[str, tuple[float, list[str]]]
 """By test: its seconds and the functions it calls."""
-SLOWER = 3.0
-"""How much longer than without a change tests may take, and at least a minute."""
-
-SWAPS: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub,
-    ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.And: ast.Or,
-    ast.Or: ast.And,
-}  # fmt: skip
 
 
-class Mutant(NamedTuple):
-    """One change of one file."""
-
-    file: Path
-    line: int
-    before: str
-    after: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.file.relative_to(ROOT)}:{self.line}"
-
-
-def mutations(tree: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
-    """Expressions of functions, each with what stands in its place."""
-    found: list[tuple[ast.expr, ast.expr]] = []
-    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    inside = {id(n): n for f in functions for s in f.body for n in ast.walk(s)}
-    for node in inside.values():
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
-            other = SWAPS[type(node.ops[0])]()
-            found.append((node, ast.Compare(node.left, [other], node.comparators)))
-        elif isinstance(node, ast.BinOp) and type(node.op) in SWAPS and not _text(node.left):
-            found.append((node, ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)))
-        elif isinstance(node, ast.BoolOp):
-            found.append((node, ast.BoolOp(SWAPS[type(node.op)](), node.values)))
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            found.append((node, node.operand))
-        elif isinstance(node, ast.Constant) and type(node.value) is int:
-            found.append((node, ast.Constant(node.value + 1)))
-        elif isinstance(node, ast.Constant) and type(node.value) is bool:
-            found.append((node, ast.Constant(not node.value)))
-        elif isinstance(node, ast.IfExp):
-            found.append((node, ast.IfExp(node.test, node.orelse, node.body)))
-    messages = {
-        id(n) for r in ast.walk(tree) if isinstance(r, (ast.Raise, ast.JoinedStr)) for n in ast.walk(r)
-    }
-    single = [(a, b) for a, b in found if a.lineno == a.end_lineno and id(a) not in messages]
-    return sorted(single, key=lambda pair: (pair[0].lineno, pair[0].col_offset, ast.dump(pair[1])))
-
-
-def _text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
-def mutants(seed: int, count: int, folders: tuple[str, ...]) -> list[Mutant]:
-    """The first mutants of a seed, spread evenly over what can be changed in the folders."""
-    sites = [
-        (file, number)
-        for folder in folders
-        for file in sorted((SOURCE / folder).rglob("*.py"))
-        for number in range(len(mutations(ast.parse(file.read_text(encoding="utf-8")))))
-    ]
-    chosen = random.Random(seed).sample(sites, min(count, len(sites)))
-    return [_made(file, number) for file, number in chosen]
-
-
-def _made(file: Path, number: int) -> Mutant:
-    text = file.read_text(encoding="utf-8")
-    old, new = mutations(ast.parse(text))[number]
-    lines = text.splitlines(keepends=True)
-    line = lines[old.lineno - 1].encode()
-    changed = line[: old.col_offset] + f"({ast.unparse(new)})".encode() + line[old.end_col_offset :]
-    return Mutant(file, old.lineno, lines[old.lineno - 1], changed.decode())
-
-
-def folder_of(mutant: Mutant) -> str:
-    return mutant.file.relative_to(SOURCE).parts[0]
-
-
-def function_of(mutant: Mutant) -> str:
-    """The innermost function around a change, by file and first line as code objects count them."""
-    tree = ast.parse(mutant.file.read_text(encoding="utf-8"))
-    around = [
-        min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and node.lineno <= mutant.line <= (node.end_lineno or 0)
-    ]
-    return f"{mutant.file.relative_to(SOURCE)}:{max(around)}"
-
-
-def quickest_tests(mutant: Mutant, calls: Calls) -> list[str]:
-    """The tests that call the changed function, the quickest first, at most MAX_FIRST_SECONDS together.
+def chosen_tests(mutant: Mutant, calls: Calls, most: float) -> list[str]:
+    """The tests that call the changed function, the quickest first, then the others; so many seconds' worth.
 
     Functions of the engine are translated, never called: any test that simulates may notice those.
     """
-    translated = "engine" in mutant.file.parts
-    wanted = RUNS_THE_ENGINE if translated else function_of(mutant)
-    calling = sorted(
-        (taken, test) for test, (taken, called) in calls.items() if wanted in _names(called, translated)
-    )
+    engine = translated(Path(mutant.file))
+    wanted = RUNS_THE_ENGINE if engine else mutant.code
+
+    def order(test: str) -> tuple[bool, float, str]:
+        seconds, called = calls[test]
+        names = {name.partition(":")[0] for name in called} if engine else called
+        return wanted not in names, seconds, test
+
     chosen, total = [], 0.0
-    for taken, test in calling:
-        total += taken
-        if total > MAX_FIRST_SECONDS:
+    for test in sorted(calls, key=order):
+        total += calls[test][0]
+        if total > most and chosen:
             break
         chosen.append(test)
     return chosen
 
 
-def _names(called: list[str], files_only: bool) -> set[str]:
-    return {name.partition(":")[0] for name in called} if files_only else set(called)
+def environment(copy: Path, **more: str) -> dict[str, str]:
+    """What tests see: the copy of the sources, no byte code, nothing that hypothesis keeps of a mutant."""
+    kept = {"HYPOTHESIS_STORAGE_DIRECTORY": str(copy.parent / "hypothesis"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{ROOT}", **kept, **more}
+
+
+def pytest_command(*arguments: str) -> list[str]:
+    options = ("-q", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0", *arguments)
+    return [sys.executable, "-m", "pytest", *options]
 
 
 def run_tests(
-    paths: list[str], copy: Path, seconds: float | None, more: dict[str, str], show: bool = False
+    tests: list[str], copy: Path, seconds: float | None, show: bool = False, **more: str
 ) -> int | None:
-    """The exit code of the tests against a copy of the sources; None: they took longer."""
-    env = {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1", **more}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *paths]
+    """The exit code of a new process with tests, against a copy of the sources; None: they took longer."""
     out = None if show else subprocess.DEVNULL
-    run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
+    run = subprocess.Popen(
+        pytest_command(*tests), cwd=ROOT, env=environment(copy, **more), stdout=out, stderr=out,
+        start_new_session=True,
+    )  # fmt: skip
     try:
         return run.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -169,35 +95,96 @@ def run_tests(
         run.wait()
 
 
-def calls_of(folder: str, copy: Path, state: Path) -> Calls:
+def calls_of(folder: str, copy: Path) -> Calls:
     """What the tests of a folder call, noted in one run without a change and kept beside the state."""
-    file = state.parent / "mutate" / f"calls_{folder}.json"
+    file = copy.parent / f"calls_{folder}.json"
     if not file.exists():
         print(f"running the tests of {folder} without a change", flush=True)
-        more = ["-p", "tests.mutation.calls"]
-        if run_tests([*more, f"tests/{folder}"], copy, None, {"MEGATILE_CALLS": str(file)}):
+        if run_tests(["-p", "tests.mutation.calls", f"tests/{folder}"], copy, None, MEGATILE_CALLS=str(file)):
             print(f"some tests of {folder} fail without a change: they are left out", flush=True)
     return {test: (taken, called) for test, (taken, called) in json.loads(file.read_text()).items()}
 
 
-def outcome(mutant: Mutant, copy: Path, calls: Calls, slower: float, show: bool = False) -> str:
-    """``killed``, ``survived`` or ``timeout``."""
-    limit = max(60.0, slower * sum(taken for taken, _ in calls.values()))
-    target = copy / mutant.file.relative_to(ROOT / "src")
-    original = target.read_text(encoding="utf-8")
-    lines = original.splitlines(keepends=True)
-    lines[mutant.line - 1] = mutant.after
-    target.write_text("".join(lines), encoding="utf-8")
+class Warm:
+    """A process that has collected the tests of a folder and runs them against mutants in forks."""
+
+    def __init__(self, folder: str, copy: Path) -> None:
+        (source, self._write), (self._read, sink) = os.pipe(), os.pipe()
+        self._run = subprocess.Popen(
+            pytest_command("-p", "tests.mutation.warm", f"tests/{folder}"), cwd=ROOT, pass_fds=(source, sink),
+            env=environment(copy, MEGATILE_MUTANTS=f"{source},{sink}"), stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(source)
+        os.close(sink)
+        self._requests = os.fdopen(self._write, "w", encoding="utf-8")
+        self._answers = os.fdopen(self._read, encoding="utf-8")
+        self.tests = set(json.loads(self._answers.readline()))
+
+    def ask(self, mutant: Mutant, text: str, tests: list[str], seconds: float) -> tuple[str, str]:
+        """The outcome, and the test that was the last."""
+        wanted = [test for test in tests if test in self.tests]
+        request = {"file": mutant.file, "text": text, "tests": wanted, "seconds": seconds}
+        print(json.dumps(request), file=self._requests, flush=True)
+        outcome, test = json.loads(self._answers.readline())
+        return outcome, test
+
+    def close(self) -> None:
+        self._requests.close()
+        self._run.wait()
+        self._answers.close()
+
+
+@contextlib.contextmanager
+def changed(mutant: Mutant, copy: Path) -> Iterator[str]:
+    """The copy of the sources with a mutant in it."""
+    target = copy / "megatile" / mutant.file
+    original = target.read_bytes()
+    target.write_bytes(mutant.text().encode())
     try:
-        for tests in (quickest_tests(mutant, calls), sorted(calls)):
-            code = run_tests(["-x", *tests], copy, limit, {}, show) if tests else 0
-            if code is None:
-                return "timeout"
-            if code:
-                return "killed"
+        yield mutant.text()
     finally:
-        target.write_text(original, encoding="utf-8")
-    return "survived"
+        target.write_bytes(original)
+
+
+def outcome(
+    mutant: Mutant, copy: Path, calls: Calls, warm: Warm, seconds: float, again: bool
+) -> dict[str, Any]:
+    """``killed``, ``timeout`` or ``survived``; by which test, where that is known; the seconds it took."""
+    begin = time.monotonic()
+    limit = lambda tests: max(60.0, SLOWER * sum(calls[test][0] for test in tests))  # noqa: E731
+    said, by = "fresh", ""
+    with changed(mutant, copy) as text:
+        if not translated(Path(mutant.file)):
+            tests = chosen_tests(mutant, calls, seconds)
+            said, by = warm.ask(mutant, text, tests, limit(tests))
+        if said == "fresh" or (again and said == "survived"):
+            tests = chosen_tests(mutant, calls, seconds)
+            code = run_tests(["-x", *tests], copy, WALL_CLOCK * limit(tests))
+            said, by = {0: "survived", None: "timeout"}.get(code, "killed"), ""
+    return {"outcome": said, "by": by, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def replay(mutant: Mutant, copy: Path) -> None:
+    """Run the tests of a mutant in a new process and show what they print."""
+    print(f"src/megatile/{mutant.file}:{mutant.line}\n- {mutant.before.rstrip()}\n+ {mutant.after.rstrip()}")
+    tests = chosen_tests(mutant, calls_of(mutant.folder, copy), SECONDS)
+    with changed(mutant, copy):
+        code = run_tests(["-x", *tests], copy, None, show=True)
+    print("survived" if code == 0 else "killed")
+
+
+def report(every: list[Mutant], known: dict[str, Any]) -> int:
+    """Print a line for each folder and for each survivor; 1 if less than nine in ten are killed."""
+    rows = collections.defaultdict(list)
+    for one in every:
+        rows[one.folder].append(known[one.key]["outcome"])
+    for folder, found in sorted(rows.items()):
+        print(f"{folder:<14}{len(found):>4} mutants {len(found) - found.count('survived'):>4} killed")
+    lasting = [(n, one) for n, one in enumerate(every) if known[one.key]["outcome"] == "survived"]
+    for number, one in lasting:
+        print(f"survived: {number:>3} {one.key}")
+    print(f"{len(every) - len(lasting)} of {len(every)} killed")
+    return 1 if len(lasting) * 10 > len(every) else 0
 
 
 def main() -> int:
@@ -206,34 +193,31 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--folders", default=",".join(FOLDERS))
     parser.add_argument("--state", type=Path, default=ROOT / "out" / "mutate.json")
-    parser.add_argument("--slower", type=float, default=SLOWER, help="time limit; more on a busy computer")
-    parser.add_argument("--replay", type=int)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of tests for one mutant")
+    parser.add_argument("--again", action="store_true", help="try once more what survived")
+    parser.add_argument("--replay", type=int, metavar="NUMBER")
     given = parser.parse_args()
     every = mutants(given.seed, given.count, tuple(given.folders.split(",")))
-    copy = given.state.parent / "mutate" / "src"
+    copy = given.state.resolve().parent / "mutate" / "src"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    known = json.loads(given.state.read_text(encoding="utf-8")) if given.state.exists() else {}
     if given.replay is not None:
-        one = every[given.replay]
-        print("".join(difflib.ndiff([one.before], [one.after])), end="")
-        print(
-            one.name, outcome(one, copy, calls_of(folder_of(one), copy, given.state), given.slower, show=True)
-        )
+        replay(every[given.replay], copy)
         return 0
-    for number, one in enumerate(every):
-        key = f"{one.name} {one.after.strip()}"
-        if key not in known:
-            known[key] = outcome(one, copy, calls_of(folder_of(one), copy, given.state), given.slower)
+    known = json.loads(given.state.read_text(encoding="utf-8")) if given.state.exists() else {}
+    ends = ("killed", "timeout") if given.again else ("killed", "timeout", "survived")
+    for folder in given.folders.split(","):
+        todo = [m for m in every if m.folder == folder and known.get(m.key, {}).get("outcome") not in ends]
+        if not todo:
+            continue
+        calls = calls_of(folder, copy)
+        warm = Warm(folder, copy)
+        for one in todo:
+            known[one.key] = outcome(one, copy, calls, warm, given.seconds, given.again)
             given.state.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        print(f"{number:4} {known[key]:9} {one.name}", flush=True)
-    found = [(one, known[f"{one.name} {one.after.strip()}"]) for one in every]
-    survivors = [one for one, what in found if what == "survived"]
-    print(f"{len(found)} mutants of seed {given.seed}: {len(found) - len(survivors)} killed, "
-          f"{sum(what == 'timeout' for _, what in found)} of them by the time limit")  # fmt: skip
-    for one in survivors:
-        print(f"survived: {one.name}\n  - {one.before.strip()}\n  + {one.after.strip()}")
-    return 0
+            print(f"{known[one.key]['outcome']:<9}{known[one.key]['seconds']:>6} s  {one.key}", flush=True)
+        warm.close()
+    return report(every, known)
 
 
 if __name__ == "__main__":

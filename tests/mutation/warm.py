@@ -1,0 +1,133 @@
+"""A pytest plugin (``-p tests.mutation.warm``): collect once, then test every mutant in a fork.
+
+The tests' process reads requests, one JSON object per line, from the file descriptor that
+``MEGATILE_MUTANTS`` names first and writes an answer per line to the second. A request has the ``file`` of
+a mutant below ``megatile/``, its ``text``, the ``tests`` in their order and ``seconds`` of processor time. In
+the fork the code of every function that came from the file is replaced; the file on disk must have the change
+too, for what is imported later and for other processes. The answer is ``[outcome, test]``: killed (by that test),
+timeout, survived, or fresh, where functions cannot be told apart.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WALL_CLOCK = 8.0
+"""How much longer than its processor time a mutant may take by the clock: others use the processor too."""
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """Answer requests until there are no more."""
+    source, sink = (int(number) for number in os.environ["MEGATILE_MUTANTS"].split(","))
+    items = {item.nodeid: item for item in session.items}
+    with os.fdopen(source, encoding="utf-8") as requests, os.fdopen(sink, "w", encoding="utf-8") as answers:
+        print(json.dumps(sorted(items)), file=answers, flush=True)
+        for line in requests:
+            print(json.dumps(_answer(items, json.loads(line))), file=answers, flush=True)
+    return True
+
+
+def _answer(items: dict[str, pytest.Item], request: dict[str, Any]) -> list[str]:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        _child(items, request, write)
+    os.close(write)
+    limit = time.monotonic() + WALL_CLOCK * request["seconds"]
+    said = b""
+    os.set_blocking(read, False)
+    done, status = 0, 0
+    while not done and time.monotonic() < limit:
+        time.sleep(0.01)
+        with contextlib.suppress(BlockingIOError):
+            said += os.read(read, 1 << 16)
+        done, status = os.waitpid(child, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):  # and what the tests have started
+        os.killpg(child, signal.SIGKILL)
+    if not done:
+        os.waitpid(child, 0)
+    with contextlib.suppress(BlockingIOError):
+        said += os.read(read, 1 << 16)
+    os.close(read)
+    begun = said.decode().split("\n")
+    current = begun[-2] if len(begun) > 1 else ""
+    code = os.waitstatus_to_exitcode(status) if done else -signal.SIGXCPU
+    if code in (0, 3):
+        return ["survived" if code == 0 else "fresh", ""]
+    return ["timeout" if code == -signal.SIGXCPU else "killed", current]
+
+
+def _child(items: dict[str, pytest.Item], request: dict[str, Any], write: int) -> None:
+    """Run the tests until one fails; every test is named before it begins. Never returns."""
+    code = 4
+    try:
+        os.setpgid(0, 0)
+        seconds = round(request["seconds"])
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        if not replace_code(request["file"], request["text"]):
+            os._exit(3)
+        chosen = [items[test] for test in request["tests"]]
+        session = chosen[0].session
+        session.testsfailed = 0
+        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            os.write(write, f"{item.nodeid}\n".encode())
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed or session.shouldstop:
+                os._exit(1)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def replace_code(file: str, text: str) -> bool:
+    """Give every function of a file the code that it has in a changed text; False: some look alike."""
+    name = f"megatile.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
+    module = sys.modules.get(name)
+    if module is None:  # nobody has imported it: the change on disk will be read
+        return True
+    path = str(module.__file__)
+    new = collections.defaultdict(list)
+    for code in _codes(compile(text, path, "exec", dont_inherit=True)):
+        new[code.co_name, code.co_firstlineno].append(code)
+    gc.unfreeze()
+    functions = [f for f in gc.get_objects() if isinstance(f, types.FunctionType)]
+    for function in functions:
+        old = function.__code__
+        if old.co_filename != path and not old.co_filename.endswith(f"/megatile/{file}"):
+            continue
+        found = new.get((old.co_name, old.co_firstlineno), [])
+        if len(found) != 1 or found[0].co_freevars != old.co_freevars:
+            if all(f.co_code == old.co_code and f.co_consts == old.co_consts for f in found):
+                continue
+            return False
+        function.__code__ = found[0]
+    return True
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return [*inner, *(deeper for c in inner for deeper in _codes(c))]
+
+
+def translated(path: Path) -> bool:
+    """Whether a file's functions are read as text when it is imported, as those of the engine are."""
+    return "engine" in path.parts or "records" in path.parts
