@@ -161,10 +161,11 @@ def pipelined(A: T.Tensor((64, 96), "f16"), B: T.Tensor((96, 64), "f16"), C: T.T
 
 
 def tiled_gemm(
-    M: int, N: int, K: int, bM: int = 64, bN: int = 64, bK: int = 32, stages: int = 3, dtype: str = "f16"
-):
+    M: int, N: int, K: int, bM: int = 64, bN: int = 64, bK: int = 32, stages: int = 3, dtype: str = "f16",
+    result: str = "f32",
+):  # fmt: skip
     @T.program
-    def kernel(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), "f32")):
+    def kernel(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), result)):
         with T.Kernel(block=(T.ceildiv(N, bN), T.ceildiv(M, bM)), threads=128) as (bx, by):
             a = T.alloc((bM, bK), dtype, level="l1")
             b = T.alloc((bK, bN), dtype, level="l1")

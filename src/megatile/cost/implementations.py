@@ -51,6 +51,8 @@ class Request:
     """Whether these are units inside one instance, which share its memories."""
     spread: bool = False
     """Whether an operand is spread over the memories of units: it comes over their network."""
+    width: int = 0
+    """Bytes of an element on its way, where a copy converts; 0: those of ``dtype``."""
     row: int = 0
     """Bytes of the rows of a copy, and of what they are apart, in common; 0: any."""
     ahead: bool = False
@@ -61,7 +63,7 @@ class Request:
 
     @property
     def nbytes(self) -> int:
-        return self.elements * itemsize(self.dtype)
+        return self.elements * (self.width or itemsize(self.dtype))
 
     @property
     def position(self) -> int:

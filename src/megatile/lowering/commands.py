@@ -62,16 +62,28 @@ def _sized(block: Block) -> bool:
 
 def bytes_moved(scope: StreamScope, source: Block, target: Block) -> Expr:
     """Return the bytes of a copy, with rows rounded up to the sectors of the memories on both sides."""
-    found = [rounded(scope, block, itemsize(source.home.dtype)) for block in (source, target)]
-    exact = simplify(product(a.extent for a in source.axes) * itemsize(source.home.dtype))
-    factor, size = max(found, key=lambda one: one[0])
-    return size if factor > 1 else exact
+    factor, size = max((rounded(scope, block) for block in (source, target)), key=lambda one: one[0])
+    width = itemsize(distant(scope, target, source).home.dtype)
+    return size if factor > 1 else simplify(product(a.extent for a in source.axes) * width)
 
 
-def rounded(scope: StreamScope, block: Block, width: int) -> tuple[float, Expr]:
+def distant(scope: StreamScope, *blocks: Block) -> Block:
+    """Return the block of a copy that lies further from the unit: its elements travel in its type, and a copy
+    that converts does so at the unit. Of blocks equally far, the one with the widest elements."""
+    hda = scope.state.hda
+
+    def distance(block: Block) -> tuple[bool, int, int]:
+        home = block.home
+        level = hda.level(hda.memory(home.memory).level).position
+        return block.at is not None or home.spread, level, itemsize(home.dtype)
+
+    return max(blocks, key=distance)
+
+
+def rounded(scope: StreamScope, block: Block) -> tuple[float, Expr]:
     """Return how many times its bytes a block takes in whole sectors of its memory, and how many these are.
     Rows that follow each other without a gap are one."""
-    layer = scope.state.hda.memory(block.home.memory)
+    layer, width = scope.state.hda.memory(block.home.memory), itemsize(block.home.dtype)
     run, axes = 1, list(zip(block.axes, block.home.extents, strict=True))
     while layer.sector and axes:
         axis, whole = axes.pop()
@@ -318,6 +330,7 @@ def copy_request(
         reach = state.launch.scales[max(away.home.depth, 1) - 1].name
     return Request(
         "Copy", state.hda, scope.level.scale, source.home.dtype, count(scope, target),
+        width=itemsize(distant(scope, target, source).home.dtype),
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
         row=math.gcd(_row(source), _row(target)), paired=paired,
         ahead=scope.looped or several_instances(state.launch, state.hda),
