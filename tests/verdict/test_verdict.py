@@ -81,6 +81,17 @@ def test_a_good_kernel_is_balanced():
     assert "next: " in str(verdict)
 
 
+def test_accumulators_that_fill_the_registers_are_not_a_matter_of_threads():
+    """Two blocks of 128 KiB accumulators leave no register for threads: only a smaller tile would do."""
+    made = flawed.gemm(4096, 4096, 1024, 128, 256, threads=256, stages=1)
+    names = [one.name for one in mt.simulate(made, machine="dgx-h100").verdict().findings]
+    assert "occupancy" not in names  # other tiles were timed
+    made.made_by = None
+    verdict = mt.simulate(made, machine="dgx-h100").verdict()
+    (found,) = (one for one in verdict.findings if one.name == "occupancy")
+    assert found.step == "a smaller 'c': it takes 128 KiB of the 256 KiB of 'registers'"
+
+
 def test_what_is_hardly_busy_is_not_called_balanced():
     found = Verdict("p", "m", 1, (), "busiest: hbm, 20% of the time", 0, waits="copy (60% of it)")
     assert not found.balanced

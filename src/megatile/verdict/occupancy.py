@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import Expr, Symbol, rebuild, trips, walk
-from megatile.core.quantities import format_time
+from megatile.core.quantities import format_bytes, format_time
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
+from megatile.language.tile.capacity import thread_count
 from megatile.lowering.explain import counted, figures, spoken_unit
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
@@ -375,7 +377,7 @@ def other_arguments(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@rule("occupancy")
+@rule("occupancy", search=True)
 def occupancy(study: Study) -> Iterator[Finding]:
     """More resident blocks would hide latency, and something limits them."""
     level = _level(study)
@@ -384,17 +386,40 @@ def occupancy(study: Study) -> Iterator[Finding]:
     more = tuple(replace(x, slots=x.slots + 1) if x.slots is not None else x for x in study.plan.levels)
     if level.limit in ("max_resident",):
         return
-    step = {
-        "registers": "a smaller accumulator tile, or more threads",
-        "shared": "fewer pipeline stages, or smaller tiles in shared memory",
-        "threads": "fewer threads in a block",
-    }.get(level.limit, f"less of '{level.limit}' for each block")
+    step = "fewer threads in a block"
+    if level.limit != "threads":
+        tile, room = _in_the_way(study, level)
+        if tile is not None:
+            if arguments_of(study).named("tile", "stages"):
+                return  # then smaller tiles and fewer stages were timed: other rules say what they bring
+            step = (
+                f"a smaller '{tile.name}': it takes {format_bytes(_block_bytes(tile))} of the "
+                f"{format_bytes(room)} of '{level.limit}'"
+            )
+        else:
+            step += f": each keeps some of '{level.limit}' for addresses and operands"
     yield from study.finding(
         "occupancy", study.plan_ps(replace(study.plan, levels=more)),
         f"Plan timed again with {level.slots + 1} resident blocks", bound=True,
         bottleneck=f"low occupancy, limited by {level.limit}: too few blocks hide each other's latency",
         reason=str(level), step=step, source=_kernel_line(study),
     )  # fmt: skip
+
+
+def _block_bytes(tile: pm.Tile) -> int:
+    return prod(tile.shape) * itemsize(tile.dtype) * tile.versions
+
+
+def _in_the_way(study: Study, level: Any) -> tuple[pm.Tile | None, int]:
+    """Return the largest tile of a block in the memory that limits residency, where tiles leave no room for
+    one more block even with half as many threads (else None), and the bytes of that memory."""
+    assert study.lowered is not None
+    layer, name = study.hda.memory(level.limit), next(x.name for x in study.plan.levels if x.slots)
+    tiles = [t for t in study.plan.tiles if t.level == name and study.hda.memory(t.memory) is layer]
+    launch = study.lowered.source.launch
+    addresses = thread_count(launch, launch.dispatch) // 2 * layer.thread_overhead
+    full = (sum(map(_block_bytes, tiles)) + addresses) * (level.slots + 1) > layer.available
+    return (max(tiles, key=_block_bytes) if tiles and full else None), int(layer.available)
 
 
 @rule("short steps", search=True)
