@@ -4,7 +4,7 @@ The tests' process reads requests, one JSON object per line, from the file descr
 ``MEGATILE_MUTANTS`` names first and writes an answer per line to the second. A request has the ``file`` of
 a mutant below ``megatile/``, its ``text``, the ``tests`` in their order and ``seconds`` of processor time. In
 the fork the code of every function that came from the file is replaced; the file on disk must have the change
-too, for what is imported later and for other processes. The answer is ``[outcome, test]``: killed (by that test),
+too, for what is imported later and for other processes. The answer is ``[outcome, test]``: killed (by it),
 timeout, survived, or fresh, where functions cannot be told apart.
 """
 
