@@ -6,12 +6,12 @@
     make mutate SEED=1 MUTATE_ARGS='--replay 17'    one mutant again, with the output of its tests
 
 Which mutants a seed has depends on the sources only (`mutants`). Each is made in a copy of ``src/``, never in
-the tree, and the tests of its folder run against it: those that call the changed function (`calls`), the
-quickest first, then the others, as many as take SECONDS together without a change. They run in forks of one
-process that has collected them (`warm`); what is translated at import, and with ``--again`` everything, in a
-new process. A mutant is killed by a test that fails, or by the time limit: SLOWER times the processor time
-that its tests take.
-The state file keeps every outcome; survivors are printed, to be judged.
+the tree. The tests of its folder run against it in a fork of one process that has collected them (`warm`):
+first those of the module's name, then those whose file mentions the changed function or its module, then all
+others, until SECONDS of processor time are over. With ``--calls`` those that call the changed function come
+first, the quickest before: that is noted in one run of all tests of the folder, which takes longer than most
+mutants. A mutant is killed by a test that fails, or that takes far longer than without the change. The state
+file keeps every outcome; survivors are printed, to be judged.
 """
 
 from __future__ import annotations
@@ -26,43 +26,49 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.mutation.mutants import FOLDERS, ROOT, Mutant, mutants
-from tests.mutation.warm import WALL_CLOCK, translated
+from tests.mutation.mutants import FOLDERS, ROOT, SOURCE, Mutant, mutants
+from tests.mutation.warm import WALL_CLOCK
 
-SECONDS = 60.0
-"""Processor time of the tests that may run against one mutant, as they take without a change."""
-SLOWER = 3.0
-"""How much longer than without a change tests may take, and at least a minute."""
+SECONDS = 30.0
+"""Processor time of the tests that run against one mutant."""
 RUNS_THE_ENGINE = "sim/compiled.py"
 """The file whose functions every simulation calls."""
+FRESH_FILES = 6
+"""Files of tests for a mutant that needs a new process."""
 Calls = dict[str, tuple[float, list[str]]]
 """By test: its seconds and the functions it calls."""
 
 
-def chosen_tests(mutant: Mutant, calls: Calls, most: float) -> list[str]:
-    """The tests that call the changed function, the quickest first, then the others; so many seconds' worth.
+def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[str]:
+    """Tests in the order in which they are likely to notice the change at the least cost.
 
     Functions of the engine are translated, never called: any test that simulates may notice those.
     """
-    engine = translated(Path(mutant.file))
-    wanted = RUNS_THE_ENGINE if engine else mutant.code
+    module, function = Path(mutant.file).stem, mutant.function.rpartition(".")[2]
+    engine = "engine" in Path(mutant.file).parts
+    dotted = mutant.file.removesuffix(".py").replace("/", ".")
 
-    def order(test: str) -> tuple[bool, float, str]:
-        seconds, called = calls[test]
+    @cache
+    def rank(file: str) -> int:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        simulates = engine and "simulate(" in text
+        signs = (module in Path(file).stem, f"{function}(" in text, dotted in text or simulates)
+        return signs.index(True) if True in signs else len(signs)
+
+    def order(test: str) -> tuple[bool, float, int, str]:
+        if calls is None:
+            return False, 0.0, rank(test.partition("::")[0]), test
+        seconds, called = calls.get(test, (0.0, []))
         names = {name.partition(":")[0] for name in called} if engine else called
-        return wanted not in names, seconds, test
+        wanted = RUNS_THE_ENGINE if engine else mutant.code
+        return wanted not in names, seconds, 0, test
 
-    chosen, total = [], 0.0
-    for test in sorted(calls, key=order):
-        total += calls[test][0]
-        if total > most and chosen:
-            break
-        chosen.append(test)
-    return chosen
+    return sorted(tests, key=order)
 
 
 def environment(copy: Path, **more: str) -> dict[str, str]:
@@ -146,30 +152,37 @@ def changed(mutant: Mutant, copy: Path) -> Iterator[str]:
         target.write_bytes(original)
 
 
-def outcome(
-    mutant: Mutant, copy: Path, calls: Calls, warm: Warm, seconds: float, again: bool
-) -> dict[str, Any]:
+def outcome(mutant: Mutant, copy: Path, calls: Calls | None, warm: Warm, seconds: float) -> dict[str, Any]:
     """``killed``, ``timeout`` or ``survived``; by which test, where that is known; the seconds it took."""
-    begin = time.monotonic()
-    limit = lambda tests: max(60.0, SLOWER * sum(calls[test][0] for test in tests))  # noqa: E731
-    said, by = "fresh", ""
-    with changed(mutant, copy) as text:
-        if not translated(Path(mutant.file)):
-            tests = chosen_tests(mutant, calls, seconds)
-            said, by = warm.ask(mutant, text, tests, limit(tests))
-        if said == "fresh" or (again and said == "survived"):
-            tests = chosen_tests(mutant, calls, seconds)
-            code = run_tests(["-x", *tests], copy, WALL_CLOCK * limit(tests))
-            said, by = {0: "survived", None: "timeout"}.get(code, "killed"), ""
+    begin, tests = time.monotonic(), ordered(mutant, warm.tests, calls)
+    original = (SOURCE / mutant.file).read_text(encoding="utf-8")
+    said, by = "slow", ""
+    while said == "slow":
+        with changed(mutant, copy) as text:
+            said, by = warm.ask(mutant, text, tests, seconds)
+            if said == "fresh":
+                paths = list(dict.fromkeys(test.partition("::")[0] for test in tests))[:FRESH_FILES]
+                code = run_tests(["-x", *paths], copy, WALL_CLOCK * seconds)
+                said = "killed" if code else "survived"
+        if said == "slow":
+            # It never ends, or always takes long: then others are asked.
+            usual, _ = warm.ask(mutant, original, [by], seconds)
+            said = "timeout" if usual == "survived" else "slow"
+            tests = [test for test in tests if test != by]
     return {"outcome": said, "by": by, "seconds": round(time.monotonic() - begin, 1)}
 
 
 def replay(mutant: Mutant, copy: Path) -> None:
     """Run the tests of a mutant in a new process and show what they print."""
-    print(f"src/megatile/{mutant.file}:{mutant.line}\n- {mutant.before.rstrip()}\n+ {mutant.after.rstrip()}")
-    tests = chosen_tests(mutant, calls_of(mutant.folder, copy), SECONDS)
+    print(
+        f"src/megatile/{mutant.file}:{mutant.line}\n- {mutant.before.rstrip()}\n+ {mutant.after.rstrip()}",
+        flush=True,
+    )
+    paths = [
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / mutant.folder).rglob("test_*.py")
+    ]
     with changed(mutant, copy):
-        code = run_tests(["-x", *tests], copy, None, show=True)
+        code = run_tests(["-x", *ordered(mutant, paths, None)], copy, None, show=True)
     print("survived" if code == 0 else "killed")
 
 
@@ -195,6 +208,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, default=ROOT / "out" / "mutate.json")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of tests for one mutant")
     parser.add_argument("--again", action="store_true", help="try once more what survived")
+    parser.add_argument("--calls", action="store_true", help="note first which test calls what")
     parser.add_argument("--replay", type=int, metavar="NUMBER")
     given = parser.parse_args()
     every = mutants(given.seed, given.count, tuple(given.folders.split(",")))
@@ -210,10 +224,10 @@ def main() -> int:
         todo = [m for m in every if m.folder == folder and known.get(m.key, {}).get("outcome") not in ends]
         if not todo:
             continue
-        calls = calls_of(folder, copy)
+        calls = calls_of(folder, copy) if given.calls else None
         warm = Warm(folder, copy)
         for one in todo:
-            known[one.key] = outcome(one, copy, calls, warm, given.seconds, given.again)
+            known[one.key] = outcome(one, copy, calls, warm, given.seconds)
             given.state.write_text(json.dumps(known, indent=1), encoding="utf-8")
             print(f"{known[one.key]['outcome']:<9}{known[one.key]['seconds']:>6} s  {one.key}", flush=True)
         warm.close()
