@@ -42,6 +42,41 @@ def test_a_kernel_that_declares_its_tensors_runs_when_it_is_called(shape):
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+@T.macro
+def doubled(A):
+    N = A.shape[0]
+    B = T.empty((N,), A.dtype)
+    with T.Kernel(T.ceildiv(N, 32), threads=32) as bx:
+        for i in T.Parallel(32):
+            B[bx * 32 + i] = A[bx * 32 + i] * 2.0
+    return B
+
+
+@tilelang.jit
+def declared_inside(A):
+    N = T.const("N")
+    A: T.Tensor[[N], T.float32]
+    return doubled(A)
+
+
+@tilelang.jit
+def declared_outside(A: T.Tensor((48,), T.float32)):
+    return doubled(A)
+
+
+@pytest.mark.parametrize("kernel", [declared_inside, declared_outside])
+def test_a_macro_may_launch_for_the_kernel_that_calls_it(kernel):
+    a = np.arange(48, dtype="f4")
+    np.testing.assert_array_equal(kernel(a), a * 2)
+
+
+def test_several_functions_are_compiled_at_once():
+    first, second = tilelang.par_compile([declared_inside.get_tir(N=size) for size in (32, 64)])
+    assert [len(str(one.program)) > 0 for one in (first, second)] == [True, True]
+    assert first.program.params[0].shape == (32,)
+    assert second.program.params[0].shape == (64,)
+
+
 def test_extents_are_given_by_name_and_hints_stay_in_the_program():
     kernel = scaled_product.compile(M=64, N=32, K=32, rows=32, columns=32, inner=16)
     assert "hint(\"use_swizzle\", text='panel_size=8')" in str(kernel.program)

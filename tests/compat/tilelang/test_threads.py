@@ -6,6 +6,8 @@ import pytest
 import megatile.tilelang as tilelang
 import megatile.tilelang.language as T
 from megatile.core.errors import MegatileError
+from megatile.ir import nodes as n
+from megatile.targets.interpret.errors import DataRaceError
 
 
 @tilelang.jit
@@ -289,3 +291,41 @@ def test_tiles_made_and_cleared_under_a_condition_of_the_thread_belong_to_the_th
     x, y = np.random.default_rng(0).integers(0, 4, 64).astype("i4"), np.zeros(4, "i4")
     tilelang.compile(histogram)(x, y)
     np.testing.assert_array_equal(y, np.bincount(x, minlength=4))
+
+
+def handed_on(waits: bool, threads: int = 256):
+    """One role fills two slots in turn, the other reads them."""
+
+    @T.prim_func
+    def kernel(A: T.Tensor((6, 16), T.float32), C: T.Tensor((6, 16), T.float32)):
+        with T.Kernel(1, threads=threads):
+            a = T.alloc_shared((2, 16), T.float32)
+            ready = T.alloc_barrier([threads // 2] * 2)
+            done = T.alloc_barrier([threads // 2] * 2)
+            tx = T.get_thread_binding()
+            for i in T.Pipelined(6, num_stages=0):
+                slot = i % 2
+                if tx < threads // 2:
+                    if waits:
+                        T.barrier_wait(done[slot], (i // 2 + 1) % 2)
+                    T.copy(A[i, 0], a[slot, :])
+                    T.barrier_arrive(ready[slot])
+                else:
+                    T.barrier_wait(ready[slot], i // 2 % 2)
+                    T.copy(a[slot, :], C[i, 0])
+                    T.barrier_arrive(done[slot])
+
+    return tilelang.compile(kernel)
+
+
+@pytest.mark.parametrize(("threads", "scale"), [(256, "warpgroup"), (64, "warp")])
+def test_roles_of_a_loop_are_in_steps_of_their_own(threads, scale):
+    a, c = np.random.default_rng(0).random((6, 16), np.float32), np.zeros((6, 16), np.float32)
+    kernel = handed_on(True, threads)
+    kernel(a, c)
+    np.testing.assert_array_equal(c, a)
+    regions = [node for node in n.walk(kernel.program.body) if isinstance(node, n.ScaleRegion)]
+    assert [one.scale for one in regions] == ["block", scale]
+    assert all(isinstance(branch.body[-1], n.Loop) for branch in regions[1].body)
+    with pytest.raises(DataRaceError, match="'a'"):
+        handed_on(False, threads)(a, c)

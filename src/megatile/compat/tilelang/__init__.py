@@ -6,7 +6,7 @@ from typing import Any
 
 from megatile.compat.tilelang import language
 from megatile.compat.tilelang.arrays import TensorSupplyType
-from megatile.compat.tilelang.decorators import JIT as JITImpl, AutoTuner, autotune, compile, jit
+from megatile.compat.tilelang.decorators import JIT as JITImpl, AutoTuner, autotune, compile, jit, par_compile
 from megatile.compat.tilelang.dtypes import dtype as DataType
 from megatile.compat.tilelang.kernel import JITKernel, Profiler, do_bench
 from megatile.compat.tilelang.simt import register_extern
@@ -55,6 +55,7 @@ __all__ = [
     "jit",
     "language",
     "next_power_of_2",
+    "par_compile",
     "register_extern",
     "set_log_level",
 ]

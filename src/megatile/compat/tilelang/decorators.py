@@ -10,7 +10,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from megatile.compat.tilelang.kernel import EagerKernel, JITKernel, on_cpu
@@ -21,12 +21,19 @@ from megatile.language.tile.errors import ProgramError
 
 
 def is_eager(function: Callable[..., Any]) -> bool:
-    """Whether the function is itself a kernel, instead of returning one."""
+    """Whether the function is itself a kernel (it launches, or its arguments are tensors, which a macro may
+    launch for it), instead of returning one."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return False
-    pending: list[ast.AST] = list(tree.body[0].body)  # type: ignore[attr-defined]
+    made = tree.body[0]
+    if not isinstance(made, ast.FunctionDef):
+        return False
+    given = {one.arg for one in (*made.args.args, *made.args.kwonlyargs)}
+    if any(_is_tensor(one.annotation) for one in made.args.args):
+        return True
+    pending: list[ast.AST] = list(made.body)
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
@@ -35,8 +42,19 @@ def is_eager(function: Callable[..., Any]) -> bool:
             re.search(r"\b(Kernel|ClusterKernel|[Ss]cale)\(", ast.unparse(i.context_expr)) for i in node.items
         ):
             return True
+        if (
+            isinstance(node, ast.AnnAssign) and _is_tensor(node.annotation)
+            and isinstance(node.target, ast.Name) and node.target.id in given
+        ):  # fmt: skip
+            return True
         pending.extend(ast.iter_child_nodes(node))
     return False
+
+
+def _is_tensor(annotation: ast.expr | None) -> bool:
+    return (
+        annotation is not None and re.search(r"\b(Strided)?Tensor\b\W", ast.unparse(annotation)) is not None
+    )
 
 
 class JIT:
@@ -138,6 +156,11 @@ def jit(function: Any = None, *, out_idx: Any = None, **options: Any) -> Any:
 def compile(function: Any, out_idx: Any = None, target: Any = None, **_: Any) -> Any:
     """A kernel from a function under ``@T.prim_func``."""
     return JITKernel(function, out_idx, target) if isinstance(function, PrimFunc) else function
+
+
+def par_compile(functions: Iterable[Any], out_idx: Any = None, target: Any = None, **_: Any) -> list[Any]:
+    """A kernel from each of several functions."""
+    return [compile(one, out_idx, target) for one in functions]
 
 
 # --- ``tilelang.autotune``: the configurations of a kernel, and the one that is taken -----------------------

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _LANES = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print)
 WARP = 32
 """Threads of a warp."""
+WARP_GROUP = 128
+"""Threads of a warp group."""
 
 
 def thread_variables(threads: tuple[int, ...]) -> tuple[str, ...]:
@@ -236,7 +238,10 @@ class _Threads:
     # --- roles ------------------------------------------------------------------------------------
 
     def roles_of(self, node: n.Node, role: Role) -> list[tuple[Role, tuple[n.Node, ...]]] | None:
-        """The parts of a condition on the thread's number that hold more than elementwise code."""
+        """The parts of a condition on the thread's number that hold more than elementwise code, or of a loop
+        over such parts."""
+        if isinstance(node, n.Loop):
+            return self.roles_of_loop(node, role)
         if not isinstance(node, n.If) or not symbols(node.condition) or has_loads(node.condition):
             return None
         if not symbols(node.condition) <= set(self.names) or _has_units(node.condition):
@@ -262,6 +267,27 @@ class _Threads:
                 found.append((inner, part))
         return found
 
+    def roles_of_loop(self, node: n.Loop, role: Role) -> list[tuple[Role, tuple[n.Node, ...]]] | None:
+        """A loop in which every statement is that of a role: each role has a loop of its own, and may be in
+        another step than the others."""
+        head = (node.start, node.stop, node.step)
+        kinds = ("serial", "pipelined") if node.stages <= 1 else ("serial",)
+        if node.kind not in kinds or any(map(self.depends, head)) or not any(map(_is_if, node.body)):
+            return None
+        steps: list[n.Let | list[tuple[Role, tuple[n.Node, ...]]]] = []
+        for one in node.body:
+            parts = None if isinstance(one, n.Let) else self.roles_of(one, role)
+            if isinstance(one, n.Let) and not self.varies(one) and not has_loads(one.value):
+                steps.append(one)
+            elif parts is not None:
+                steps.append(parts)
+            else:
+                return None
+        roles = {one.members.tobytes(): one for parts in steps if isinstance(parts, list) for one, _ in parts}
+        if len({one.first // WARP for one in roles.values()}) < len(roles):
+            return None
+        return [(one, (replace(node, kind="serial", body=_of_role(steps, one)),)) for one in roles.values()]
+
     def together(self, roles: list[tuple[Role, tuple[n.Node, ...]]]) -> list[n.Node]:
         """Roles that follow each other run at once; one alone, or those of one warp, in their order."""
         warps = [role.first // WARP for role, _ in roles]
@@ -273,12 +299,42 @@ class _Threads:
             merged[warp] = (*merged.get(warp, ()), *body)
         inside = [m for body in merged.values() for m in n.walk(body)]
         allocs: list[n.Node] = [m for m in inside if isinstance(m, n.Alloc)]
-        rank = Rank("warp", self.state.home)
+        scale, size = self.unit_of([role for role, _ in roles])
+        rank = Rank(scale, self.state.home)
         branches = tuple(
-            n.If(Binary("==", rank, integer(warp), "bool"), _without_allocs(body), span=body[0].span)
+            n.If(
+                Binary("==", rank, integer(warp * WARP // size), "bool"),
+                _without_allocs(body),
+                span=body[0].span,
+            )
             for warp, body in merged.items()
         )
-        return [*allocs, n.ScaleRegion("warp", branches, span=branches[0].span)]
+        return [*allocs, n.ScaleRegion(scale, branches, span=branches[0].span)]
+
+    def unit_of(self, roles: list[Role]) -> tuple[str, int]:
+        """The scale whose units are the roles, and its threads: warp groups where each role is one, else the
+        first warp of each role stands for it."""
+        launch = b.current().launch
+        groups = launch is not None and any(scale.name == "warpgroup" for scale in launch.scales)
+        whole = all(len(one.members) == WARP_GROUP and one.first % WARP_GROUP == 0 for one in roles)
+        return ("warpgroup", WARP_GROUP) if groups and whole else ("warp", WARP)
+
+
+def _is_if(node: n.Node) -> bool:
+    return isinstance(node, n.If)
+
+
+def _of_role(steps: list[n.Let | list[tuple[Role, tuple[n.Node, ...]]]], role: Role) -> tuple[n.Node, ...]:
+    """The statements of one role, with the variables that all have."""
+    found: list[n.Node] = []
+    for step in steps:
+        if isinstance(step, n.Let):
+            found.append(step)
+            continue
+        for one, part in step:
+            if np.array_equal(one.members, role.members):
+                found += part
+    return tuple(found)
 
 
 def _has_units(condition: Expr) -> bool:
