@@ -56,3 +56,40 @@ def test_loops_count_and_arguments_read_elsewhere_do_not() -> None:
             T.copy(x, Y[0])
 
     assert texts(kernel) == ["each index from 96 to 99 of dimension 0 of 'X' is never read"]
+
+
+@pytest.mark.parametrize("width", [16, 1])
+def test_shifts_and_stencils_leave_borders_on_purpose(width: int) -> None:
+    """The same steps reach the end of the other argument: the grid was not rounded down."""
+
+    @T.program
+    def shift(X: T.Tensor((65,), "f32"), Y: T.Tensor((65,), "f32")):
+        with T.Kernel(block=64 // 16, threads=32) as b:
+            x = T.alloc((16,), "f32")
+            if width == 1:
+                for i in T.Parallel(16):
+                    x[i] = X[b * 16 + i]
+                for i in T.Parallel(16):
+                    Y[b * 16 + i + 1] = x[i]
+            else:
+                T.copy(x, X[b * 16])
+                T.copy(Y[b * 16 + 1], x)
+
+    @T.program
+    def stencil(X: T.Tensor((66,), "f32"), Y: T.Tensor((66,), "f32")):
+        with T.Kernel(block=64 // 16, threads=32) as b:
+            for i in T.Parallel(16):
+                Y[b * 16 + i + 1] = X[b * 16 + i] + X[b * 16 + i + 1] + X[b * 16 + i + 2]
+
+    assert texts(shift) == texts(stencil) == []
+
+
+def test_one_row_for_each_block_does_not_hide_what_blocks_leave() -> None:
+    @T.program
+    def parts(X: T.Tensor((100,), "f32"), P: T.Tensor((3, 32), "f32")):
+        with T.Kernel(block=100 // 32, threads=32) as b:
+            x = T.alloc((32,), "f32")
+            T.copy(x, X[b * 32])
+            T.copy(P[b, 0], x)
+
+    assert texts(parts) == ["each index from 96 to 99 of dimension 0 of 'X' is never read"]

@@ -23,9 +23,11 @@ class _Reach:
     def __init__(self, program: Program):
         self.launch: Launch = program.launch
         self.loops = {node.var: node for node in n.walk(program.body) if isinstance(node, n.Loop)}
+        self.elementwise: set[str] = set()
         for node in n.walk(program.body):
             if isinstance(node, n.Parallel):
                 zero, one = Const(0), Const(1)
+                self.elementwise.update(node.vars)
                 for var, extent in zip(node.vars, node.extents, strict=True):
                     self.loops[var] = n.Loop("serial", var, zero, extent, one)
 
@@ -57,6 +59,16 @@ class _Reach:
             return None if size is None else size - 1
         return None
 
+    def steps(self, dim: n.Dim) -> frozenset[tuple[Expr, int]]:
+        """Return the units and the counters of loops that an index counts with, each with its step;
+        elementwise loops are left out."""
+        terms, _ = linear(simplify(dim.start))
+        return frozenset(
+            (term, factor)
+            for term, factor in terms.items()
+            if not (isinstance(term, Symbol) and term.name in self.elementwise)
+        )
+
     def tiles(self, dim: n.Dim) -> bool:
         """Return whether the places of an access lie side by side: each step is as long as all within it."""
         terms, _ = linear(simplify(dim.start))
@@ -72,14 +84,23 @@ class _Reach:
 
 
 def unreached(program: Program) -> Iterator[Finding]:
-    """Dimensions of arguments that are only read, or only written, up to less than their extent."""
+    """Dimensions of arguments that are only read, or only written, up to less than their extent.
+
+    Where the same steps reach the end of another dimension, nothing was rounded: the one is shifted against
+    the other, or it leaves a border alone.
+    """
     table, reach = bindings(program), _Reach(program)
     found: dict[str, list[tuple[str, str, n.Region, n.Node]]] = {p.name: [] for p in program.params}
+    complete: set[frozenset[tuple[Expr, int]]] = set()
     for node in n.walk(program.body):
         for kind, region in _accesses(node):
             binding = table.get(region.source)
             if binding is not None and binding.base in found:
                 found[binding.base].append((kind, region.source, region, node))
+                for dim, one in enumerate(region.dims):
+                    end = _end(reach, binding, region, dim)
+                    if end is not None and end[0] >= end[1]:
+                        complete.add(reach.steps(one))
     for param in program.params:
         kinds = {kind for kind, *_ in found[param.name]}
         if len(kinds) != 1 or not all(isinstance(extent, int) for extent in param.shape):
@@ -91,7 +112,8 @@ def unreached(program: Program) -> Iterator[Finding]:
             last = max(end[0] for end in ends if end is not None)
             extent = max(end[1] for end in ends if end is not None)
             tiled = any(reach.tiles(region.dims[dim]) for _, _, region, _ in found[param.name])
-            if tiled and 0 < last < extent:
+            steps = {reach.steps(region.dims[dim]) for _, _, region, _ in found[param.name]}
+            if tiled and 0 < last < extent and not steps & complete - {frozenset()}:
                 yield (
                     f"{_indices(last, extent)} of dimension {dim} of '{param.name}' is never "
                     f"{'read' if kinds == {'read'} else 'written'}",
