@@ -512,3 +512,57 @@ def test_elements_of_four_bits_lie_two_in_a_byte(element):
     meaning = {"uint4": low, "int4": (low ^ 8) - 8, "float4_e2m1fn": np.concatenate([e2m1, -e2m1])}[element]
     np.testing.assert_array_equal(values[:, ::2], np.tile(meaning, (16, 1)))
     np.testing.assert_array_equal(values[:, 1::2], np.tile(meaning[:, None], (1, 16)))
+
+
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_new_tensors_hold_no_zeros_until_a_launch_fills_them(zeroed):
+    @tilelang.jit
+    def split_k(A, B, split=4):
+        M, N, K = T.const("M, N, K")
+        A: T.Tensor((M, K), T.float32)
+        B: T.Tensor((K, N), T.float32)
+        C = T.empty((M, N), T.float32)
+        if zeroed:
+            with T.Kernel(1, threads=32):
+                T.clear(C)
+        with T.Kernel(split, threads=32) as bk:
+            a = T.alloc_shared((M, K // split), T.float32)
+            b = T.alloc_shared((K // split, N), T.float32)
+            c = T.alloc_fragment((M, N), T.float32)
+            T.copy(A[0, bk * (K // split)], a)
+            T.copy(B[bk * (K // split), 0], b)
+            T.clear(c)
+            T.gemm(a, b, c)
+            for i, j in T.Parallel(M, N):
+                T.atomic_add(C[i, j], c[i, j])
+        return C
+
+    a, b = np.ones((32, 64), "f4"), np.ones((64, 16), "f4")
+    if zeroed:
+        assert (split_k(a, b) == 64).all()
+    else:
+        with pytest.raises(
+            MegatileError, match=r"'C' is read before it is written.*new tensors hold no zeros"
+        ):
+            split_k(a, b)
+
+
+def test_all_units_at_once_read_new_tensors_only_where_a_launch_has_written():
+    @tilelang.jit
+    def through(A, rows):
+        M = T.const("M")
+        A: T.Tensor((M,), T.float32)
+        W = T.empty((M,), T.float32)
+        C = T.empty((M,), T.float32)
+        with T.Kernel(rows // 32, threads=32) as b:
+            for i in T.Parallel(32):
+                W[b * 32 + i] = A[b * 32 + i] + 1
+        with T.Kernel(M // 32, threads=32) as b:
+            t = T.alloc_fragment((32,), T.float32)
+            T.copy(W[b * 32], t)
+            T.copy(t, C[b * 32])
+        return C
+
+    assert (through(np.ones(128, "f4"), 128) == 2).all()
+    with pytest.raises(MegatileError, match=r"'W' is read before it is written: element \(0,\)"):
+        through(np.ones(128, "f4"), 96)

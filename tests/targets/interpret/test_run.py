@@ -1,8 +1,15 @@
 """``targets/interpret/run.py``: ``mt.run``."""
 
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
 from tests.targets.interpret.shared import f32, fails
 
+import megatile as mt
 import megatile.language as T
+from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.interpret.errors import PartialError, ReplicaMismatchError
 
 
@@ -34,3 +41,37 @@ def test_partial_at_the_end() -> None:
     fails(
         PartialError, "'X' still holds partial terms at the end.*T.allreduce or T.reduce_scatter", p, f32(4)
     )
+
+
+def _counted(counter: int) -> Any:
+    @T.program
+    def tickets(X: T.Tensor((6, 8), "f32"), Y: T.Tensor((6, 8), "f32"), ticket: T.Tensor((2,), "i32")):
+        with T.Kernel(block=4, threads=32):
+            with T.Scale("block"):
+                t = T.alloc((1, 8), "f32")
+                while True:
+                    row = T.atomic_add(ticket[0], 1, return_prev=True)
+                    if row >= 6:
+                        break
+                    T.copy(t, X[row, 0])
+            with T.Scale("block"):
+                u = T.alloc((1, 8), "f32")
+                while True:
+                    row = T.atomic_add(ticket[counter], 1, return_prev=True)
+                    if row >= 6:
+                        break
+                    T.copy(u, X[row, 0])
+                    T.copy(Y[row, 0], u)
+
+    return tickets
+
+
+def test_a_result_that_no_statement_has_written_is_noted() -> None:
+    """A spent counter: the second loop finds no rows."""
+    x, y = np.ones((6, 8), "f4"), np.zeros((6, 8), "f4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mt.run(_counted(1), x, y, np.zeros(2, "i4"))
+    assert (y == 1).all()
+    with pytest.warns(ProgramWarning, match="'Y' is as it was before: no statement that writes it has run"):
+        mt.run(_counted(0), x, y, np.zeros(2, "i4"))

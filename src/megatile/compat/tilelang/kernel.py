@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from megatile.compat.tilelang import buffers as b, ranks
 from megatile.compat.tilelang.arrays import (
     TensorSupplyType,
@@ -86,9 +88,11 @@ class Kernel:
 
 def execute(built: Built, arrays: dict[str, Any]) -> None:
     """Run the Programs in turn; tensors the program makes are made here."""
+    unwritten: dict[str, np.ndarray] = {}
     for name, kind in built.tensors.items():
         if name not in arrays:
             arrays[name] = new_array(kind, arrays.values())
+            unwritten[name] = np.ones(tuple(int(e) for e in kind.shape), bool)
     if built.ranks > 1:
         if ranks.world_size() != built.ranks:
             raise ProgramError(
@@ -99,7 +103,7 @@ def execute(built: Built, arrays: dict[str, Any]) -> None:
         return
     for program in built.programs:
         given = [array_for(arrays[p.name], p.dtype) for p in program.params]
-        RUNNER.get()(program, *given)
+        RUNNER.get()(program, *given, unwritten=unwritten)
         for p, array in zip(program.params, given, strict=True):
             if is_packed(arrays[p.name], p.dtype):
                 pack_into(arrays[p.name], array, p.dtype)

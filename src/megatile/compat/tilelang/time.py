@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import known, trips
@@ -19,14 +21,14 @@ from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
 from megatile.lowering.calls import simulate
 from megatile.targets.compile import compile as compile_program
-from megatile.targets.interpret.run import run
+from megatile.targets.interpret.run import run_on_new_arrays
 
 Runner = Callable[..., Any]
 
 
-def interpret(program: Program, *arrays: Any) -> None:
-    """Run a Program with all checks on."""
-    run(program, *arrays, machine=program.machine)
+def interpret(program: Program, *arrays: Any, unwritten: dict[str, np.ndarray] | None = None) -> None:
+    """Run a Program with all checks on; ``unwritten``: elements of arguments that have no value yet."""
+    run_on_new_arrays(program, *arrays, unwritten={} if unwritten is None else unwritten)
 
 
 RUNNER: ContextVar[Runner] = ContextVar("runner", default=interpret)
@@ -50,7 +52,7 @@ class Compiled:
         self.kernels: dict[str, Runner] = {}
         self.seconds = 0.0
 
-    def __call__(self, program: Program, *arrays: Any) -> None:
+    def __call__(self, program: Program, *arrays: Any, unwritten: Any = None) -> None:
         key = str(program)
         if key not in self.kernels:
             try:

@@ -103,8 +103,11 @@ class Accessor(Resolver):
         written = target.storage.written
         assert written is not None
         element = tuple(int(w) for w in np.argwhere(~written[index])[0][1:])
+        new = any(p.name == target.name.base for p in self.machine.program.params)
         advice = "write it first (T.clear, T.fill or T.copy)"
-        if target.name.base not in self.machine.sharing.raceless:
+        if new:
+            advice = "new tensors hold no zeros: fill it in a launch before, or give it as an argument"
+        if not new and target.name.base not in self.machine.sharing.raceless:
             advice += ", or wait for the unit that does (T.barrier, T.wait)"
         node = unit.node
         if getattr(node, "to", None) is not None and not written.any():

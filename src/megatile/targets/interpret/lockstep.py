@@ -57,7 +57,9 @@ class Lockstep:
     def run(self) -> bool:
         """Run all units; False, with everything as before, if one makes a mistake, to be told one by one."""
         saved = {
-            name: s.array.copy() for name, s in self._tensors() if name not in self.machine.sharing.constant
+            name: (s.array.copy(), None if s.written is None else s.written.copy())
+            for name, s in self._tensors()
+            if name not in self.machine.sharing.constant
         }
         try:
             for grid in self._chunks():
@@ -66,7 +68,7 @@ class Lockstep:
         except (Doubt, RunError):  # which the units then meet again, one by one
             for name, storage in self._tensors():
                 if name in saved:
-                    storage.array[...] = saved[name]
+                    storage.array[...], storage.written = saved[name]
             return False
         return True
 
@@ -441,8 +443,16 @@ class Lockstep:
     def _watched(
         self, name: str, at: Callable[[Any], Any], write: bool, owner: Any = None, put: Any = None
     ) -> None:
-        """Note who touches the elements; two units may not, if one of them writes."""
-        if name in self.machine.sharing.constant or not self.machine.checks:
+        """Note who touches the elements; two units may not, if one of them writes. Reads need values."""
+        if not self.machine.checks:
+            return
+        written = self._storage(name).written
+        if written is not None:
+            if not write and not at(written[0]).all():
+                raise Doubt
+            if write:
+                (put or (lambda a, v: at(a).__setitem__(..., v)))(written[0], True)
+        if name in self.machine.sharing.constant:
             return
         watch = self.watch.get(name)
         if watch is None:

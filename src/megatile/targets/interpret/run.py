@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -15,7 +16,7 @@ from megatile.core.times import Shown
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import Param
-from megatile.ir.program import Program
+from megatile.ir.program import Program, bindings
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.access import assembled, same
@@ -85,9 +86,30 @@ def run(
     return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
 
 
+@without_frames
+def run_on_new_arrays(program: Program, *arrays: Any, unwritten: dict[str, np.ndarray]) -> None:
+    """Run a Program some of whose arrays are new: reading an element that nothing has written is an error.
+
+    ``unwritten`` says of such arguments which elements have no value yet; what the Program writes leaves it.
+    """
+    _run(
+        program,
+        arrays,
+        program.machine,
+        schedule_of("round-robin", 0),
+        True,
+        False,
+        False,
+        None,
+        None,
+        unwritten,
+    )
+
+
 def _run(
     prog: ProgramFunction | Program, arrays: tuple[Any, ...], machine: str | HDA, schedule: Schedule,
     checks: bool, strict_bounds: bool, record: bool, output: Any, on_breakpoint: Any,
+    unwritten: dict[str, np.ndarray] | None = None,
 ) -> RunResult:  # fmt: skip
     views = arrays_of(prog, arrays)
     program = built(prog, views, machine)
@@ -110,10 +132,14 @@ def _run(
     warn_of_aliases(program, views, interpreter.sharing.constant)
     given = [p.name for p, a in zip(program.params, arrays, strict=True) if isinstance(a, InputArray)]
     _check_inputs(interpreter, [name for name in given if name not in interpreter.sharing.constant])
+    results = _results(program) if checks else {}
+    new = {p.name: np.ones(p.shape, bool) for p in program.params if p.name in results} | (unwritten or {})
     tensors = {}
     for param, array in zip(program.params, views, strict=True):
         copies = interpreter.places.names[param.name].copies
         storage = StoredArray.tensor(param.name, array, param.dtype, copies)
+        if param.name in new:
+            storage.written = np.repeat(~new[param.name][None], copies, axis=0)
         tensors[param.name] = interpreter.places.frame[param.name, ()] = storage
         if interpreter.recorder is not None:
             interpreter.recorder.tiles[param.name, ()] = storage
@@ -121,7 +147,32 @@ def _run(
     for param, array in zip(program.params, views, strict=True):
         if param.name not in interpreter.sharing.constant:
             array[...] = _result(interpreter, param, tensors[param.name])
+        written = tensors[param.name].written
+        if param.name in new:
+            new[param.name] &= False if written is None else ~written.any(0)
+            if param.name in results and written is not None and not written.any():
+                interpreter.note(
+                    f"'{param.name}' is as it was before: no statement that writes it has run",
+                    "look at the conditions and loops around those statements, and at what they count with",
+                    results[param.name],
+                )
     return RunResult(program, interpreter.steps, printed, interpreter.recorder)
+
+
+def _results(program: Program) -> dict[str, n.Node]:
+    """Return the arguments that are only written, each with a statement that writes it; single elements are
+    left out, as they may say that something has happened."""
+    table, sizes = bindings(program), {p.name: math.prod(p.shape) for p in program.params}
+    found: dict[str, n.Node] = {}
+    others = {node.source for node in n.walk(program.body) if isinstance(node, n.Reshape)}
+    for node in n.walk(program.body):
+        for kind, region in n.regions(node):
+            if kind != "write":
+                others.add(region.source)
+            elif region.source in table:
+                found[table[region.source].base] = node
+    read = {table[name].base for name in others if name in table}
+    return {name: node for name, node in found.items() if sizes.get(name, 0) > 1 and name not in read}
 
 
 def _check_inputs(interpreter: Interpreter, written: list[str]) -> None:
