@@ -1,0 +1,38 @@
+"""``plan/unwritten.py``: tiles that are read before they are written."""
+
+import numpy as np
+import pytest
+
+from megatile.plan.execute import execute
+from megatile.plan.model import Plan, PlanError
+
+TEXT = """
+plan("sum", scale="pe", grid=(4,))
+x = tile(f32, (8,), memory="tcm", role="inout")
+acc = tile(f32, (8,), memory="tcm")
+with units((0, 4, 1)):
+    BEFORE
+    for k in range(0, 2, 1):
+        acc <- add(acc, x, flops=8, bytes=96)
+    x <- copy(acc, bytes=32)
+"""
+
+
+def run(before: str) -> np.ndarray:
+    result = execute(Plan.from_text(TEXT.replace("BEFORE", before)), {"x": np.ones((4, 8), "f4")})
+    return np.asarray(result["x"])
+
+
+def test_a_tile_that_is_added_to_before_it_is_written_is_refused() -> None:
+    with pytest.raises(
+        PlanError, match=r"tile 'acc' is read before anything has written it: acc <- add\(acc, x"
+    ):
+        run("")
+
+
+COPY = "acc <- copy(x, bytes=32)"
+
+
+@pytest.mark.parametrize("before", [COPY, f"if unit % 2 == 0:\n        {COPY}\n    else:\n        {COPY}"])
+def test_tiles_that_may_have_been_written_are_not_judged(before: str) -> None:
+    assert (run(before) == 3).all()
