@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import walk
+from megatile.core.expr import constant, walk
 from megatile.core.forkjoin import Agent, is_ordered
 from megatile.core.operations import cast
 from megatile.core.placement import numpy_index
@@ -210,9 +210,6 @@ class Accessor(Resolver):
         while other.ended and isinstance(other.parent, Unit) and other.parent.depth >= unit.depth:
             other = other.parent
         same = unit.node is not None and unit.node.span == earlier.span and _unit(other) is not _unit(agent)
-        advice = (
-            f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end the region"
-        )
         if {kind, earlier.kind} == {READ, WRITE} and _updates(self.machine.program, unit.node, earlier.span):
             advice = (
                 f"each unit reads an element, changes it and writes it back, and units of scale '{scale}' "
@@ -220,9 +217,17 @@ class Accessor(Resolver):
                 "and reduce them"
             )
         elif same and kind == earlier.kind == WRITE:  # no barrier can part them
+            to = getattr(unit.node, "to", None)
+            parts = isinstance(to, n.Region) and any(constant(d.start) is None for d in to.dims)
+            advice = f"several units of scale '{scale}' write the same element in one statement: " + (
+                "give each a part of its own, with steps as long as the parts, or add with T.atomic_add"
+                if parts
+                else "use T.atomic_add, or give each a part of its own and reduce them"
+            )
+        else:
             advice = (
-                f"several units of scale '{scale}' write the same element in one statement: "
-                "use T.atomic_add, or give each a part of its own and reduce them"
+                f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end the "
+                "region" + _waits_in_vain(self.machine.program, unit.node, not isinstance(other, Unit))
             )
         return DataRaceError(
             f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and "
@@ -231,12 +236,28 @@ class Accessor(Resolver):
         )
 
 
+def _waits_in_vain(program: Program, node: n.Node | None, put: bool) -> str:
+    """Return what to look at where a wait stands before a statement and does not order it."""
+    if node is None or node.span is None:
+        return ""
+    lines = [w.span.line for w in n.each(n.Wait, program.body) if w.span and w.span.line < node.span.line]
+    if not lines:
+        return ""
+    fence = "; a put that another unit signals needs a T.fence() after it" if put else ""
+    return f". The T.wait of line {max(lines)} does not order them: look at its flag, rank and value{fence}"
+
+
 def _updates(program: Program, node: n.Node | None, other: n.Span | None) -> bool:
     """Return whether a statement and the one of another line read elements and write the same ones back: in
     one statement, or by a load and a store of one tile."""
     if isinstance(node, n.Copy):
-        swapped = (m for m in n.each(n.Copy, program.body) if m.span == other)
-        return any((m.to, m.source) == (node.source, node.to) for m in swapped)
+        tensors = {p.name for p in program.params}
+        pairs = [(node, m) for m in n.each(n.Copy, program.body) if m.span == other]
+        loads = [pair if pair[0].source.source in tensors else pair[::-1] for pair in pairs]
+        return any(
+            (load.to, load.source) == (store.source, store.to) and _line(load) < _line(store)
+            for load, store in loads
+        )
     stores = [m for m in n.walk((node,)) if isinstance(m, n.Store)] if node is not None else []
     return any(
         isinstance(part, Load) and (part.source, part.index) == (store.target, store.index)
@@ -244,6 +265,10 @@ def _updates(program: Program, node: n.Node | None, other: n.Span | None) -> boo
         for part in walk(store.value)
         if store.span == other or (node is not None and node.span == other)
     )
+
+
+def _line(node: n.Node) -> int:
+    return 0 if node.span is None else node.span.line
 
 
 def _unit(agent: Agent) -> Agent | None:

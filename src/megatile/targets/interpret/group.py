@@ -175,7 +175,7 @@ class Group:
             f"{word} is not reached by {self.scale} {shown}; {describe(waiting, self.launch)} waits there"
             + under,
             place=node.place,
-            advice=f"every {self.scale} of the region must reach it: move it out of the 'if'",
+            advice=f"every {self.scale} of the region must reach it: move it out of the 'if', before returns",
         )
 
 

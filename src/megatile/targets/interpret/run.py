@@ -133,7 +133,9 @@ def _run(
     given = [p.name for p, a in zip(program.params, arrays, strict=True) if isinstance(a, InputArray)]
     _check_inputs(interpreter, [name for name in given if name not in interpreter.sharing.constant])
     results = _results(program) if checks else {}
-    new = {p.name: np.ones(p.shape, bool) for p in program.params if p.name in results} | (unwritten or {})
+    new = {p.name: np.ones(tuple(map(int, p.shape)), bool) for p in program.params if p.name in results} | (
+        unwritten or {}
+    )
     tensors = {}
     for param, array in zip(program.params, views, strict=True):
         copies = interpreter.places.names[param.name].copies
@@ -162,7 +164,7 @@ def _run(
 def _results(program: Program) -> dict[str, n.Node]:
     """Return the arguments that are only written, each with a statement that writes it; single elements are
     left out, as they may say that something has happened."""
-    table, sizes = bindings(program), {p.name: math.prod(p.shape) for p in program.params}
+    table, sizes = bindings(program), {p.name: math.prod(map(int, p.shape)) for p in program.params}
     found: dict[str, n.Node] = {}
     others = {node.source for node in n.walk(program.body) if isinstance(node, n.Reshape)}
     for node in n.walk(program.body):
