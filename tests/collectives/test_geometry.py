@@ -3,7 +3,7 @@
 import pytest
 
 import megatile as mt
-from megatile.collectives.geometry import buffer_memory, near_memory, nearest_memory, survey
+from megatile.collectives.geometry import BUFFERS, buffer_memory, near_memory, nearest_memory, survey
 from megatile.collectives.job import CollectiveError
 
 CLUSTER, DGX = mt.machine("h100-cluster", nodes=4), mt.machine("dgx-h100")
@@ -56,3 +56,10 @@ def test_a_unit_has_a_memory_nearer_than_its_buffers_or_none() -> None:
     assert near.name == "shared"
     assert near_memory(DGX, "block", "shared") is None
     assert near_memory(DGX, "device", "hbm") is None
+
+
+def test_a_buffer_may_be_as_large_as_the_memory() -> None:
+    memory = nearest_memory(DGX, "device", 1 << 60)
+    assert buffer_memory(DGX, "device", BUFFERS * memory.available) == memory.name
+    with pytest.raises(CollectiveError, match="fits no memory of 'dgx-h100'"):
+        buffer_memory(DGX, "device", BUFFERS * (memory.available + 1))

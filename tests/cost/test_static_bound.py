@@ -1,5 +1,7 @@
 """The bound without a run: by hand, below every simulated time, and near it where engines are busy."""
 
+from dataclasses import replace
+
 import pytest
 from tests.tuning.factories import gemm
 
@@ -63,6 +65,10 @@ def test_whole_blocks_in_turn_by_hand(blocks, turns):
     start = Resources(hda, plan).start_ps(0)
     assert floor(plan, hda) == start + turns * each
     assert mt.simulate(plan, machine=hda).time_ps >= floor(plan, hda)
+    eight = replace(
+        plan, grid=(8,), streams=tuple(replace(s, units=((0, 8 * blocks, 1),)) for s in plan.streams)
+    )
+    assert floor(eight, hda) == floor(plan, hda)  # every device has cores of its own
 
 
 def test_it_is_near_where_engines_are_busy():

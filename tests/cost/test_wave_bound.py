@@ -1,5 +1,6 @@
 """Blocks that run in waves: the bound never exceeds the time, is tighter than what is busy, and prunes."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,7 +8,8 @@ from tests.tuning.factories import gemm
 
 import megatile as mt
 from megatile.cost.static_bound import floor
-from megatile.cost.wave_bound import wave_bound
+from megatile.cost.wave_bound import first_blocks, wave_bound
+from megatile.plan import model as pm
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "mi300x-8", "hgx-a100"])
@@ -46,3 +48,12 @@ def test_blocks_of_unequal_work_have_no_such_bound():
 
     low = mt.lower(triangle, machine="dgx-h100")
     assert wave_bound(low.plan, low.machine) == 0
+
+
+def test_only_blocks_that_run_alone_and_in_turns_have_first_ones():
+    plan = mt.lower(gemm(512, 512, 64, 128, 128, 32, 1), machine="dgx-h100").plan
+    count = plan.levels[0].count
+    assert first_blocks(plan, count - 1).levels[0].grid == (count - 1,)
+    assert first_blocks(plan, count) is None
+    assert first_blocks(replace(plan, levels=(replace(plan.levels[0], slots=None),)), 1) is None
+    assert first_blocks(replace(plan, flags=(pm.Flag("ready"),)), 1) is None

@@ -30,7 +30,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.files import write_text
 
 SECONDS = 20
-MEMORY = 3 << 30
+MEMORY = 1 << 30
 
 
 class TooLong(BaseException):

@@ -110,8 +110,8 @@ def test_limits_of_residency(name, threads, blocks, shared):
     assert HDA.from_dict(hda.to_dict()).memories == hda.memories
 
 
-def quad(drop=(), bandwidth=None, **memory):
-    """Four cores with a mesh in one chip, without the named memories and engines."""
+def quad(drop=(), bandwidth=None, units=4, **memory):
+    """Some cores with a mesh in one chip, without the named memories and engines."""
     layers = [
         {"name": "regs", "level": "core", "size": "64 KiB", "aliases": ["l0"]},
         {"name": "sram", "level": "core", "size": "1 MiB", "aliases": ["l1"]},
@@ -127,7 +127,7 @@ def quad(drop=(), bandwidth=None, **memory):
         {
             "hw_spec": {
                 "pe": [{"name": "core", "num_units": 1}],
-                "pe_groups": [{"name": "chip", "num_units": 4}],
+                "pe_groups": [{"name": "chip", "num_units": units}],
             },
             "hw_abstr": [{"name": "block", "target": "core"}, {"name": "device", "target": "chip"}],
             "memory": [rates | layer for layer in layers if layer["name"] not in drop],
@@ -178,6 +178,8 @@ def test_loads_that_do_not_cross_the_network_are_reported():
     assert note.path == "networks.noc"
     assert "loads from 'hbm' do not cross 'noc'" in note.message
     assert "bandwidth: 100 GB/s in its DMA engine" in note.advice
+    assert lint(quad(units=2)) == [note]
+    assert lint(quad(units=1)) == []
     assert lint(quad(slices=4)) == lint(quad(bandwidth="100 GB/s")) == []
     assert lint(quad(bandwidth="101 GB/s")) == [note]
     slow = {"networks.noc.bandwidth": "1 GB/s"}

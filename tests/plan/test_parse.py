@@ -109,3 +109,9 @@ def test_hostile_text_is_one_clear_error(old, new):
 def test_foreign_text(text):
     with pytest.raises(PlanError):
         Plan.from_text(text)
+
+
+def test_an_error_shows_its_line():
+    with pytest.raises(PlanError) as error:
+        Plan.from_text('plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    go(x)')
+    assert (error.value.place.line, error.value.place.snippet) == (3, "go(x)")

@@ -151,3 +151,14 @@ def test_the_plans_of_the_library_are_sound():
             check_structure(plan)
             found += 1
     assert found > 15
+
+
+def test_a_slot_holds_at_least_a_byte():
+    text = HEAD + EXCHANGE
+    plan = Plan.from_text(text)
+    channel = plan.channels[0]
+    for changed in ({"slots": 1}, {"slot_bytes": 1}):
+        check_structure(replace(plan, channels=(replace(channel, **changed),)))
+    for changed in ({"slots": 0}, {"slot_bytes": 0}, {"members": 0}):
+        with pytest.raises(PlanError):
+            check_structure(replace(plan, channels=(replace(channel, **changed),)))
