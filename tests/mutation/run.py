@@ -62,7 +62,8 @@ def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[s
 
     def order(test: str) -> tuple[bool, float, int, str]:
         if calls is None:
-            return False, 0.0, rank(test.partition("::")[0]), test
+            named = function in test or module in test.partition("::")[2]
+            return False, 0.0, 0 if named else rank(test.partition("::")[0]), test
         seconds, called = calls.get(test, (0.0, []))
         names = {name.partition(":")[0] for name in called} if engine else called
         wanted = RUNS_THE_ENGINE if engine else mutant.code
