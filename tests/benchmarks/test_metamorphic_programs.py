@@ -20,5 +20,5 @@ class Beyond(metamorphic_programs.Case):
     """A time above its bound."""
 
     def time(self, hda, more=1):
-        low, time, high = super().time(hda, more)
+        low, _, high = super().time(hda, more)
         return low, high + 1, high
