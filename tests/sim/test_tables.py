@@ -9,10 +9,13 @@ from __future__ import annotations
 import pytest
 from tests.sim.toys import first_arrivals, toy
 
-from megatile.core.expr import Const, eq, select, unit
+from megatile.core.expr import Const, eq, member, select, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import TimingError, simulate
+from megatile.sim.launch_rows import LaunchRows
+from megatile.sim.sharing import find_shared
+from megatile.sim.simulation import Simulation
 
 ENGINES = ("plain", "compiled")
 
@@ -52,6 +55,34 @@ def test_one_hop_two_hops(to: int, expected: int) -> None:
 def test_a_shared_link_serves_in_turns() -> None:
     """0→2 meets 1→2 on link 1→2: its head is there at 130, the other has it from 30 to 286."""
     assert arrivals(messages(3, [(0, 2), (1, 2)]), toy(3, "line")) == [286 + 256 + 110, 396]
+
+
+@pytest.mark.parametrize(("far", "flows"), [(False, 1), (True, 2)])
+def test_members_into_which_nothing_is_sent_use_no_links(
+    far: bool, flows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Member 0 comes from the unit before, member 1 from the one before that: both cross a link to 2."""
+    b = PlanBuilder("members", scale="core", units=3)
+    x = b.tile("x", (64,), "f32", memory="local", role="input")
+    c = b.channel("c", source=unit - 1 - member, slot_bytes=256, memory="local", members=2)
+    with b.when(unit < 2):
+        b.send(c, x, to=unit + 1)
+    with b.when(unit > 0):
+        b.receive(c, (64,), "f32")
+    if far:
+        with b.when(eq(unit, 0)):
+            b.send(c, x, to=2, member=unit + 1)
+        with b.when(eq(unit, 2)):
+            b.receive(c, (64,), "f32", member=1)
+    found: list[int] = []
+
+    def counted(simulation: Simulation, launched: LaunchRows) -> None:
+        find_shared(simulation, launched)
+        found.extend(users.max() for _, _, users in filter(None, simulation.paths.grids.values()))
+
+    monkeypatch.setattr("megatile.sim.simulation.find_shared", counted)
+    simulate(b.finish(), machine=toy(3, "line"))
+    assert found == [flows]
 
 
 def test_the_link_is_not_reserved_before_the_head_arrives() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.expr import constant
 from megatile.plan import model as pm
 from megatile.plan.cohort import spread
 from megatile.sim.path_queries import PathQueries
@@ -70,14 +71,14 @@ def find_shared(simulation: Simulation, launched: LaunchRows) -> None:
 
 
 def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
-    """Yield the ends of all queues into which something is sent; None where they are not always the same."""
+    """Yield the ends of all queues that messages may take; None where they are not always the same."""
     plan, table = launched.plan, launched.table
-    used: dict[str, set[Any]] = {}
+    sent: dict[str, set[tuple[str, int | None]]] = {}
     for stream, body in zip(plan.streams, plan.bodies, strict=True):
         for s in body if pm.Send in plan.kinds else ():
             if isinstance(s, pm.Send):
-                used.setdefault(s.channel, set()).add(plan.level(stream.level).name)
-    channels = [(c, f) for c, f in zip(plan.channels, launched.sources, strict=True) if c.name in used]
+                sent.setdefault(s.channel, set()).add((plan.level(stream.level).name, constant(s.member)))
+    channels = [(c, f) for c, f in zip(plan.channels, launched.sources, strict=True) if c.name in sent]
     if sum(c.members * plan.instances(c.level) for c, _ in channels) > MAX_QUEUES:
         yield None
         return
@@ -85,11 +86,11 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
         name = plan.level(channel.level).name
         level, units = table.levels[name], plan.instances(channel.level)
         rows = launched.levels[level]
-        if used[channel.name] != {name} or not rows.fixed:
+        if {level for level, _ in sent[channel.name]} != {name} or not rows.fixed:
             yield None
             return
-        places = rows.places
-        for member in range(channel.members):
+        places, members = rows.places, {member for _, member in sent[channel.name]}
+        for member in range(channel.members) if None in members else members & {*range(channel.members)}:
             sources = spread(source({"unit": np.arange(units), "member": member}), units)
             receivers = np.flatnonzero((sources >= 0) & (sources < units))
 

@@ -103,16 +103,15 @@ def resolve_access(s: State, unit_id: int, region_id: int, write: int, access_id
         owner = NONE
     access.owner = owner
     access.write = write
-    dimensions = region.dimensions
-    access.dimensions = dimensions
-    for i in range(2 * dimensions):
-        access.bounds[i] = evaluate(s, s.lists[region.bounds + i], frame)
-    access.update(visible=region.visible, tracked=region.tracked, piece=NONE)
+    access.update(dimensions=region.dimensions, visible=region.visible, tracked=region.tracked, piece=NONE)
+    for i in range(region.dimensions):
+        extent = evaluate(s, s.lists[region.bounds + 2 * i + 1], frame)
+        access.bounds[2 * i] = evaluate(s, s.lists[region.bounds + 2 * i], frame)
+        access.bounds[2 * i + 1] = extent
+        if extent == 0:
+            access.tracked = 0
     if region.piece != NONE:
         access.piece = evaluate(s, region.piece, frame)
-    for i in range(dimensions):
-        if access.bounds[2 * i + 1] == 0:
-            access.tracked = 0
 
 
 @inlined
