@@ -95,3 +95,30 @@ def test_threads_limit_the_blocks_of_an_sm(threads, resident):
 
     (level,) = mt.lower(double, machine="dgx-h100").plan.levels
     assert level.slots == resident
+
+
+def handed_on(blocks: int, reach: bool):
+    """Two warp groups of each block, by flags of the block: its own, or (``reach``) the next block's."""
+
+    @T.program
+    def program(X: T.Tensor((blocks, 64), "f32"), Y: T.Tensor((blocks, 64), "f32")):
+        with T.Kernel(block=blocks, warpgroup=2) as b:
+            x = T.alloc((64,), "f32", level="l1")
+            full = T.alloc((1,), "i32", level="l1")
+            if reach:
+                T.signal(full[0], dst=(b + 1) % blocks)
+            with T.Scale("warpgroup") as (wg, _):
+                if wg == 0:
+                    T.copy(x, X[b, 0:64])
+                    T.signal(full[0])
+                else:
+                    T.wait(full[0], 2 if reach else 1)
+                    T.copy(Y[b, 0:64], x)
+
+    return program
+
+
+def test_blocks_that_signal_only_themselves_run_in_waves() -> None:
+    assert mt.simulate(handed_on(5000, False), machine="dgx-h100").time_ns > 0
+    with pytest.raises(mt.MegatileError, match="5000 instances of 'block' wait for each other"):
+        mt.simulate(handed_on(5000, True), machine="dgx-h100")

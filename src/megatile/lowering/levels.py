@@ -132,11 +132,14 @@ def communicates(node: n.ScaleRegion, table: dict[str, Binding]) -> bool:
     """Return whether the units of a region meet, put, get or signal among each other, or units in them do
     so."""
 
+    reached = {m.flag for m in n.each(n.Signal, node.body) if m.dst is not None}
+    """Flags of other units than one's own."""
+
     def among(body: tuple[n.Node, ...], own: bool) -> bool:
         for m in body:
             scale = getattr(m, "scale", None)
             if isinstance(m, (n.Signal, n.Wait)):
-                if table[m.flag].scale == node.scale:
+                if table[m.flag].scale == node.scale and m.flag in reached:
                     return True
             elif isinstance(m, n.ScaleRegion):
                 if among(m.body, False):

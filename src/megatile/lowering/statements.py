@@ -284,7 +284,8 @@ def _signal(scope: StreamScope, node: n.Signal) -> None:
 
 @rule(n.Wait)
 def _wait(scope: StreamScope, node: n.Wait) -> None:
-    if node.phase is not None:
-        raise cannot("a wait for the parity of a phase", node)
+    value = node.value if node.phase is None else scope.state.counted_waits.get(node)
+    if value is None:
+        raise cannot("a wait for the parity of a phase whose number is not known", node)
     home = scope.state.homes.home(node.flag)
-    scope.emit(pm.Wait(home.name, scope.whole(node.value), _flag(scope, node.flag, node.index)))
+    scope.emit(pm.Wait(home.name, scope.whole(value), _flag(scope, node.flag, node.index)))

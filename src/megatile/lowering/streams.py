@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from megatile.core.expr import ZERO, Expr, Symbol, simplify, unit
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
+from megatile.ir.signals import counted_waits
 from megatile.lowering.declarations import Declarations, Facts, Notes
 from megatile.lowering.errors import LoweringError, cannot
 from megatile.lowering.levels import Levels, LoweredLevel
@@ -243,6 +245,11 @@ class LoweringState:
         self.filled: dict[str, tuple[tuple[Turn, ...], tuple[tuple[Expr, Expr], ...]]] = {}
         """By tile that a copy of a tensor has filled: in which loops, and for each axis the elements that
         were inside the tensor, and all."""
+
+    @cached_property
+    def counted_waits(self) -> dict[n.Wait, Expr]:
+        """Of waits for the parity of a phase, the counts that they wait for."""
+        return counted_waits(self.program)
 
     @property
     def first(self) -> LoweredLevel:

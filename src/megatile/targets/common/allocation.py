@@ -11,6 +11,7 @@ from megatile.core.expr import Const, Expr, binary
 from megatile.ir import nodes as n
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
+from megatile.ir.signals import dispatched
 from megatile.targets.common.elements import c_type, held
 from megatile.targets.interpret.places import Name, Places
 
@@ -59,17 +60,6 @@ def rounded(size: int, line: int = LINE) -> int:
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
-
-
-def dispatched(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[n.ScaleRegion]:
-    """Yield the regions that start instances."""
-    for node in body:
-        high = launch.depth(node.scale) if isinstance(node, n.ScaleRegion) else depth
-        if isinstance(node, n.ScaleRegion) and launch.is_dispatched(depth, high):
-            yield node
-            continue
-        for _, inside in n.bodies(node):
-            yield from dispatched(inside, launch, high)
 
 
 def tiles(body: tuple[n.Node, ...]) -> Iterator[n.Alloc]:

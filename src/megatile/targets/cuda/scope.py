@@ -13,8 +13,9 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
+from megatile.ir.signals import dispatched
 from megatile.lowering.swizzle import reached, swizzled
-from megatile.targets.common.allocation import Allocation, Storage, dispatched, rounded, tiles
+from megatile.targets.common.allocation import Allocation, Storage, rounded, tiles
 from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Peer, Scope
