@@ -140,6 +140,7 @@ def test_stages_of_a_pipeline_are_not_waited_for_by_other_copies() -> None:
         ((21, 100), (8, 64), "f16", "f32", {"load_words<8>", "store_words<8>", "store_words<8, false>"}),
         ((9, 128), (4, 128), "bf16", "bf16", {"load_words<16>", "store_words<16>", "store_words<16, false>"}),
         ((7, 65), (7, 64), "f16", "f16", {"store_words<8, false>"}),
+        ((21, 96), (8, 96), "bf16", "bf16", {"load_words<8>", "store_words<8>", "store_words<8, false>"}),
     ],
 )
 def test_tiles_in_registers_are_loaded_and_stored_by_rows(shape, tile, dtype, held, words) -> None:

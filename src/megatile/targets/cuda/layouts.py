@@ -188,9 +188,11 @@ def grid(shape: tuple[int, ...], size: int, vector: int = 1) -> Grid:
     many neighbours a thread may have, of rows that are long enough."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
     while vector > 1:
-        found = grid((rows, columns // vector), size)
-        if columns % (found.wide * vector) == 0 and rows * columns >= size * vector:
-            return Grid(rows, columns, found.high, found.wide, vector)
+        wide = grid((rows, columns // vector), size).wide
+        while columns % (wide * vector) and wide > 2 and size // wide < rows:
+            wide //= 2  # fewer lanes for a row, which has a multiple of what they have
+        if columns % (wide * vector) == 0 and rows * columns >= size * vector:
+            return Grid(rows, columns, size // wide, wide, vector)
         vector //= 2
     wide = size if rows == 1 and size & (size - 1) == 0 else 1
     while wide == 1 or (rows > 1 and wide < min(WARP, columns)):
