@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from megatile.core.expr import trips
 from megatile.hda import HDA
@@ -26,6 +26,8 @@ class LoweredLevel:
     communicates: bool = False
     """Whether instances wait for each other, and so must all be there."""
     streams: list[Any] = field(default_factory=list)
+    regions: list[int] = field(default_factory=list)
+    """The identities of the regions that its instances run."""
 
     @property
     def parents(self) -> int:
@@ -34,6 +36,20 @@ class LoweredLevel:
     @property
     def instances(self) -> int:
         return self.parents * self.total
+
+
+class Part(NamedTuple):
+    """The instances of a region: the first, how many run it at a time, how often it runs, and how far the
+    instances of one turn are from those of the next."""
+
+    first: int
+    each: int
+    times: int
+    stride: int
+
+    @property
+    def last(self) -> int:
+        return self.first + (self.times - 1) * self.stride + self.each - 1
 
 
 class Levels:
@@ -45,8 +61,8 @@ class Levels:
         scale = self.launch.scales[depth - 1].name
         self.first = LoweredLevel(None, scale, depth, total=self.launch.count(scale))
         self.further: dict[str, LoweredLevel] = {}
-        self.parts: dict[int, tuple[int, int]] = {}
-        """Regions of further levels: the first instance, and how often the region runs."""
+        self.parts: dict[int, Part] = {}
+        """Regions of further levels, and which instances are theirs."""
         self._count_regions(program.body, depth, 1)
 
     def walk(self, body: tuple[n.Node, ...]) -> Iterator[tuple[LoweredLevel, n.Node]]:
@@ -94,7 +110,8 @@ class Levels:
                 level = self._level(scale, depth)
                 level.communicates = level.communicates or communicates(node, self.table)
                 each = self.launch.count(scale, self.launch.scales[depth - 1].name)
-                self.parts[id(node)] = (level.total, times)
+                self.parts[id(node)] = Part(level.total, each, times, each)
+                level.regions.append(id(node))
                 level.total += each * times
                 self._count_regions(node.body, inner, 1)
             elif isinstance(node, n.Loop):
@@ -103,10 +120,26 @@ class Levels:
                     isinstance(m, n.ScaleRegion) and self.child_scale(m, depth) for m in n.walk(node.body)
                 ):
                     raise cannot("a region inside a loop whose trip count is not a number", node)
-                self._count_regions(node.body, depth, times * (len(rounds) if rounds else 1))
+                turns, before = times * (len(rounds) if rounds else 1), len(self.parts)
+                self._count_regions(node.body, depth, turns)
+                self._take_turns(list(self.parts)[before:], turns)
             else:
                 for _, inner_body in n.bodies(node):
                     self._count_regions(inner_body, depth, times)
+
+    def _take_turns(self, regions: list[int], times: int) -> None:
+        """Number the instances of a loop's regions turn by turn, where not all of them can be there at once:
+        those of later turns would wait in the places of those before."""
+        for level in self.further.values():
+            mine = [one for one in level.regions if one in regions]
+            stride = sum(self.parts[one].each for one in mine)
+            places = self.hda.count(level.scale) // self.hda.count(self.first.scale)
+            if any(self.parts[one].times != times for one in mine) or times * stride <= places:
+                continue
+            at = min(self.parts[one].first for one in mine)
+            for one in mine if len(mine) > 1 else ():
+                self.parts[one] = self.parts[one]._replace(first=at, stride=stride)
+                at += self.parts[one].each
 
     def _level(self, scale: str, depth: int) -> LoweredLevel:
         if scale not in self.further:

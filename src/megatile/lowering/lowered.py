@@ -219,12 +219,7 @@ def assemble(state: LoweringState) -> pm.Plan:
         for stream in level.streams:
             if not stream.out and level is state.first and state.levels:
                 continue
-            runs = tuple(
-                (p * level.total + stream.first, p * level.total + stream.first + stream.count, 1)
-                for p in range(level.parents)
-            )
-            if len(level.streams) == 1:
-                runs = ((0, level.instances, 1),)
+            runs = ((0, level.instances, 1),) if len(level.streams) == 1 else stream.runs
             streams.append(pm.Stream(runs, tuple(stream.out), level.name))
     used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
     tiles = [

@@ -83,25 +83,29 @@ def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     """Lower a region of a further level: its stream, and the flags between it and this one. ``outer`` is the
     depth of the unit whose region it is (the launch, where ``scope`` is a device)."""
     state, launch = scope.state, scope.place.launch
-    level, (first, times) = state.levels[scale], state.structure.parts[id(node)]
+    level, part = state.levels[scale], state.structure.parts[id(node)]
+    first, each, times, stride = part
     parent = scope.place
-    each = math.prod(s.count for s in launch.scales[parent.depth : level.depth])
-    stream = Stream(level, first, each * times)
+    stream = Stream(level, part)
     level.streams.append(stream)
     number = unit if level.parents > 1 else unit - first
     if level.parents > 1:
         number = (
-            (unit % level.total - first) % (each * times)
+            (unit % level.total - first) % (stride * times)
             if each * times < level.total
             else unit % level.total
         )
     above = unit // level.total if level.parents > 1 else ZERO
-    turn = number // each if times > 1 else ZERO
+    turn = number // stride if times > 1 else ZERO
+    inner = number % stride if times > 1 else number
+    if stride > each:
+        inner = inner % each
     if level.total > each:
         index = unit % level.total if level.parents > 1 else unit
-        mine = (index >= first) & (index < first + each * times)
+        mine = (index >= first) & (index <= part.last)
+        if stride > each:
+            mine = mine & ((index - first) % stride < each)
         stream.meets = lambda key: select(mine, key * times + turn, -1)
-    inner = number % each if times > 1 else number
     values: dict[str, Expr] = {"unit": above}
     below = times
     for loop in scope.turns:
@@ -114,7 +118,7 @@ def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     counts = [s.count for s in scales]
     if scales[-1].count == each and not level.communicates:
         inner = rasterised(inner, scales[-1].extents, node.body)
-    low, high = (first, first + each * times - 1) if level.parents == 1 else (0, level.instances - 1)
+    low, high = (first, part.last) if level.parents == 1 else (0, level.instances - 1)
     ranges = {"unit": (low, high)}
     path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
     place = Place(launch, path)

@@ -26,7 +26,7 @@ from megatile.ir.program import Program
 from megatile.ir.signals import counted_waits
 from megatile.lowering.declarations import Declarations, Facts, Notes
 from megatile.lowering.errors import LoweringError, cannot
-from megatile.lowering.levels import Levels, LoweredLevel
+from megatile.lowering.levels import Levels, LoweredLevel, Part
 from megatile.lowering.regions import Regions
 from megatile.lowering.storage import Home, Homes
 from megatile.lowering.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
@@ -43,11 +43,10 @@ NUMBERS: dict[str, Callable[[StreamScope, Expr, int, str], Expr]] = {}
 
 @dataclass(eq=False)
 class Stream:
-    """The commands of one region's instances (``first``, ``count`` of each parent) as they are written."""
+    """The commands of one region's instances (those of ``part`` of each parent) as they are written."""
 
     level: LoweredLevel
-    first: int = 0
-    count: int = 1
+    part: Part
     out: list[Any] = field(default_factory=list)
     depth: int = 0
     """Loops and branches around what is being written."""
@@ -57,8 +56,29 @@ class Stream:
     @property
     def units(self) -> Any:
         """The numbers of its instances."""
-        parents, each = self.level.parents, self.level.total
-        return (np.arange(parents)[:, None] * each + np.arange(self.first, self.first + self.count)).ravel()
+        return np.concatenate([np.arange(*run) for run in self.runs])
+
+    @property
+    def first(self) -> int:
+        return self.part.first
+
+    @property
+    def count(self) -> int:
+        """How many instances of each parent there are."""
+        return self.part.each * self.part.times
+
+    @property
+    def runs(self) -> tuple[tuple[int, int, int], ...]:
+        """The numbers of its instances as ranges."""
+        part, level = self.part, self.level
+        whole = part.stride == part.each
+        size, turns = (self.count, 1) if whole else (part.each, part.times)
+        firsts = [
+            p * level.total + part.first + turn * part.stride
+            for p in range(level.parents)
+            for turn in range(turns)
+        ]
+        return tuple((first, first + size, 1) for first in firsts)
 
     @contextmanager
     def inner(self) -> Iterator[list[Any]]:
@@ -283,7 +303,7 @@ class LoweringState:
             if home.shared:
                 tile = replace(tile, owner=ZERO, owners=1)
             self.declared.tiles[home.name] = tile
-        stream = Stream(self.first, 0, self.first.total)
+        stream = Stream(self.first, Part(0, self.first.total, 1, self.first.total))
         self.first.streams.append(stream)
         scope = StreamScope(
             self, stream, Place(self.launch, ()), ranges={"unit": (0, self.first.instances - 1)}

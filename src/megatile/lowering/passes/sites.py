@@ -77,7 +77,7 @@ class Chooser:
         depth = max(site.depth, self.launch.depth(node.scale))
         if scale is None:
             return replace(site, depth=depth)
-        first, _ = self.levels.parts[id(node)]
+        first = self.levels.parts[id(node)].first
         return replace(site, level=self.levels.further[scale], depth=depth, first=first, looped=False)
 
     def units(self, group: tuple[int, int], axis: int | None = None) -> int:
