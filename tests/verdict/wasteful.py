@@ -258,7 +258,45 @@ def fetched(again, n=512, steps=16):
     return tl.read_kernel(kernel, tensors, world_size=16, topology="ring_1d", machine="cerebras-wse2")
 
 
+def squared(in_turn, batch=6, n=512):
+    """The square of every matrix times it again: matrix after matrix, or blocks for all of them at once."""
+
+    @T.program
+    def cubes(
+        X: T.Tensor((batch, n, n), "f16"),
+        Y: T.Tensor((batch, n, n), "f16"),
+        Z: T.Tensor((batch, n, n), "f16"),
+    ):
+        def product(left, right, out, g, bx, by):
+            a = T.alloc((128, 64), "f16", level="l1")
+            b = T.alloc((64, 128), "f16", level="l1")
+            c = T.alloc((128, 128), "f32", level="l0")
+            T.clear(c)
+            for k in T.Pipelined(n // 64, num_stages=3):
+                T.copy(a, left[g, by * 128, k * 64])
+                T.copy(b, right[g, k * 64, bx * 128])
+                T.gemm(a, b, c)
+            T.copy(out[g, by * 128, bx * 128], c)
+
+        grid = (n // 128, n // 128) if in_turn else (n // 128, n // 128, batch)
+        with T.Kernel(block=grid, threads=256) as (bx, by, *rest):
+            if in_turn:
+                for g in T.serial(batch):
+                    with T.Scale("block"):
+                        product(X, X, Y, g, bx, by)
+                    with T.Scale("block"):
+                        product(Y, X, Z, g, bx, by)
+            else:
+                with T.Scale("block"):
+                    product(X, X, Y, rest[0], bx, by)
+                with T.Scale("block"):
+                    product(Y, X, Z, rest[0], bx, by)
+
+    return cubes
+
+
 PAIRS = {
+    "matrices in turn": ("serial loop", squared(True), squared(False), "dgx-h100"),
     "weights expanded by a phase": ("intermediate tensor", expanded(True), expanded(False), "dgx-h100"),
     "an atomic for each row": ("repeated atomics", column_sums(True), column_sums(False), "mi300x-8"),
     "turned element by element": ("transposed by hand", turned(True), turned(False), "hgx-a100"),

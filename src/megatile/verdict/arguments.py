@@ -227,7 +227,7 @@ def _fitting(values: dict[str, int], given: Mapping[str, Any]) -> Iterator[dict[
             fits = [c for c in sizes if c >= value // 4 and -(-extent // c) * c == least and c != value]
             for chosen in [*([name] for name in names), *([names] if len(names) > 1 else [])]:
                 for size in fits[-2:]:
-                    yield _changed(values, given) | dict.fromkeys(chosen, size)
+                    yield _changed(values | dict.fromkeys(chosen, size), given)
 
 
 def _changed(values: dict[str, int], given: Mapping[str, Any]) -> dict[str, int]:

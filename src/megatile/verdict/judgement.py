@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from megatile.sim import Result
 from megatile.verdict import largest
 from megatile.verdict.model import Finding, Verdict
@@ -77,7 +79,8 @@ def verdict(result: Result) -> Verdict:
     if result.time_ps:
         for one, name in sorted(RULES.items(), key=lambda item: item[0] in SEARCHES):
             try:
-                found += one(study)
+                with study.half_of_budget() if one in SEARCHES else nullcontext():
+                    found += one(study)
             except OutOfBudget:
                 untried.append(name)
     found = ranked(found)
@@ -93,5 +96,6 @@ def verdict(result: Result) -> Verdict:
         said,
         study.retimed,
         tuple(untried),
+        share,
         study.waits if result.time_ps and share < HALF else "",
     )

@@ -9,7 +9,7 @@ from megatile.core.quantities import format_bytes
 from megatile.plan import model as pm
 from megatile.verdict import footprint
 from megatile.verdict.fusion import totals
-from megatile.verdict.model import Finding
+from megatile.verdict.model import MIN_GAIN, Finding
 from megatile.verdict.study import OutOfBudget, Study
 
 GOOD_SHARE = 0.7
@@ -47,7 +47,7 @@ def largest_loss(study: Study) -> Finding | None:
     if not lines:
         return None
     line = min(lines, key=lambda one: one.time_ps)
-    if line.time_ps >= study.base_ps:
+    if line.time_ps > study.base_ps * (1 - MIN_GAIN):
         return None
     what, step = _advice(study, line)
     near = share_of_bound(study)

@@ -11,6 +11,8 @@ from megatile.core.times import HasTime
 
 MIN_GAIN = 0.05
 """The smallest share of the time that a remedy must save to be a finding."""
+LIMIT = 0.85
+"""The share of the time from which on what works is called the bound of a program."""
 MAX_SHOWN = 4
 """Findings that are printed."""
 _NO_REMEDY = (
@@ -84,6 +86,8 @@ class Verdict(HasTime):
     """How many changed programs, Plans and machines were timed."""
     untried: tuple[str, ...] = ()
     """Rules that were not tried, as re-timing would have taken too long."""
+    share: float = 0.0
+    """The share of the time in which the busiest part works."""
     waits: str = ""
     """What takes most of the critical path, where nothing is busy for half of the time."""
 
@@ -103,7 +107,10 @@ class Verdict(HasTime):
     def __str__(self) -> str:
         lines = []
         if self.balanced:
-            lines.append(f"verdict: no single bottleneck ({self.bound_by})")
+            if self.share >= LIMIT:
+                lines.append(f"verdict: bounded by {self.bound_by.removeprefix('busiest: ')}")
+            else:
+                lines.append(f"verdict: no single bottleneck ({self.bound_by})")
             lines += _NO_REMEDY
         elif not self.findings:
             lines.append(f"verdict: nothing is busy for half of the time ({self.bound_by})")

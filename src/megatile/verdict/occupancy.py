@@ -19,6 +19,7 @@ from megatile.ir.launch import Launch
 from megatile.language.tile.capacity import thread_count
 from megatile.lowering.explain import counted, figures, spoken_unit
 from megatile.plan import model as pm
+from megatile.plan.counts import command_count
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
@@ -42,6 +43,8 @@ MAX_BLOCKS = 1 << 20
 """Blocks of grids whose conditions are looked at."""
 LESS_WORK = 0.1
 """The share of the operations that other tiles must save to be called padding."""
+FEWER_BYTES = 0.1
+"""The share of the bytes that other tiles must save for these to be called too small."""
 
 
 def _level(study: Study) -> Any:
@@ -233,7 +236,16 @@ def tile_size(study: Study) -> Iterator[Finding]:
             "T.Persistent", source=_kernel_line(study),
         )  # fmt: skip
         return
-    if trial is not None and loads > MIN_LOAD_SHARE and _use(study, "tensor") < MIN_LOAD_SHARE:
+    if trial is None or study.figures is None:
+        return
+    moved, before = figures(trial.lowered).moved, study.figures.moved
+    larger = command_count(trial.lowered.plan) < command_count(study.plan)
+    if (
+        larger
+        and moved < (1 - FEWER_BYTES) * before
+        and loads > MIN_LOAD_SHARE
+        and _use(study, "tensor") < MIN_LOAD_SHARE
+    ):
         yield from study.finding(
             "small tile", ps, how,
             bottleneck="tiles too small: loads limit the tensor engines" if _use(study, "tensor") else
@@ -242,14 +254,14 @@ def tile_size(study: Study) -> Iterator[Finding]:
             step=f"another tile size: {step}", source=_kernel_line(study),
         )  # fmt: skip
         return
-    if trial is not None:
-        kind = "tensor" if _use(study, "tensor") else "vector"
-        yield from study.finding(
-            "tile size", ps, how,
-            bottleneck=f"tile size: residency is limited by {level.limit}",
-            reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}",
-            step=f"another tile size: {step}", source=_kernel_line(study),
-        )  # fmt: skip
+    kind = "tensor" if _use(study, "tensor") else "vector"
+    otherwise = f"; with other tiles copies move {format_bytes(moved)} instead of {format_bytes(before)}"
+    yield from study.finding(
+        "tile size", ps, how,
+        bottleneck="tile size: another one is faster" if larger else "tile shape: another one is faster",
+        reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}{otherwise if moved != before else ''}",
+        step=f"another tile size: {step}", source=_kernel_line(study),
+    )  # fmt: skip
 
 
 def _less_work(study: Study, trial: Trial | None) -> float:

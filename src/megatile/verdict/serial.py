@@ -270,6 +270,66 @@ def independent_parts(program: Program) -> n.Loop | None:
     return None
 
 
+def independent_turns(program: Program) -> n.Loop | None:
+    """Return the serial loop around all regions of blocks whose iterations touch nothing that another one
+    writes: every tensor that is written has an index of its own in each. None: there is no such loop."""
+    loops = [m for m in program.body if isinstance(m, n.Loop)]
+    regions = [m for m in n.each(n.ScaleRegion, program.body) if m.scale == program.launch.dispatch]
+    if len(loops) != 1 or loops[0].kind not in SERIAL or trips(loops[0]) is None or not regions:
+        return None
+    if [m for m in loops[0].body if m in regions] != regions or len(loops[0].body) != len(regions):
+        return None
+    if len(program.launch.extents(program.launch.dispatch)) > 2 or any(
+        map(_meets_others, n.walk(program.body))
+    ):
+        return None
+    table, tensors = bindings(program), {p.name for p in program.params}
+    touched: dict[str, list[n.Region]] = {}
+    written = set[str]()
+    for node in n.walk(loops[0].body):
+        for kind, region in n.regions(node):
+            base = table[region.source].base
+            touched.setdefault(base, []).append(region)
+            written |= {base} if kind != "read" else set()
+    return loops[0] if all(_own(touched[t], t, loops[0].var) for t in written & tensors) else None
+
+
+def _meets_others(node: n.Node) -> bool:
+    return isinstance(node, (n.Collective, n.Barrier, n.Signal, n.Wait)) or n.remote(node) is not None
+
+
+def _own(regions: list[n.Region], tensor: str, var: str) -> bool:
+    """Whether regions all have one index of a dimension, and that is another for each value of a variable."""
+    if any(region.source != tensor for region in regions):
+        return False
+    each = [
+        {
+            (at, dim.start)
+            for at, dim in enumerate(region.dims)
+            if dim.extent is None or known(dim.extent) == 1
+        }
+        for region in regions
+    ]
+    return any(linear(start)[0].get(Symbol(var)) for _, start in set.intersection(*each))
+
+
+@rule("serial loop of phases")
+def turns_of_phases(study: Study) -> Iterator[Finding]:
+    """A loop runs phases of blocks for one problem after the other, though none needs another."""
+    loop = independent_turns(study.lowered.source) if study.lowered is not None else None
+    rounds = trips(loop) if loop is not None else None
+    if loop is not None and rounds is not None:
+        yield from study.finding(
+            "serial loop", study.program_ps(parts_in_grid),
+            f"program timed again with blocks for each '{loop.var}'",
+            bottleneck=f"a serial loop around phases: {len(rounds)} times, all blocks wait for each other",
+            reason=f"the iterations of '{loop.var}' need nothing of each other, and the units have "
+            "no other blocks while the last ones of a phase run",
+            step=f"a dimension of the grid in place of the loop over '{loop.var}'",
+            source=changes.source_line(loop),
+        )  # fmt: skip
+
+
 def _writes(node: n.Node, table: Mapping[str, Binding]) -> set[str]:
     """The tensors and tiles that a statement writes."""
     return {table[r.source].base for kind, r in n.regions(node) if kind != "read"}
@@ -293,8 +353,8 @@ def _carries(loop: n.Loop, table: Mapping[str, Binding], tensors: set[str]) -> b
 
 
 def parts_in_grid(program: Program) -> Program:
-    """The iterations of such a loop as blocks of their own."""
-    loop = independent_parts(program)
+    """The iterations of such a loop (of parts, or of turns) as blocks of their own."""
+    loop = independent_parts(program) or independent_turns(program)
     rounds = trips(loop) if loop is not None else None
     if loop is None or rounds is None:
         return program

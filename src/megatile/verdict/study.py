@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from math import prod
 from time import process_time
@@ -86,14 +87,26 @@ class Study:
         self.base_ps = result.time_ps
         self.left = min(MAX_COMMANDS, max(MIN_COMMANDS, MAX_TIMES * self.cost(self.plan)))
         self.retimed = 0
-        self._begun = process_time()
+        self._until = process_time() + MAX_SECONDS
 
     # re-timing
 
     def check_time(self) -> None:
         """Raise `OutOfBudget` where the verdict has taken long enough."""
-        if process_time() - self._begun > MAX_SECONDS:
+        if process_time() > self._until:
             raise OutOfBudget
+
+    @contextmanager
+    def half_of_budget(self) -> Iterator[None]:
+        """Let a rule have half of the commands and seconds that are left: others are tried after it."""
+        kept, until, now = self.left // 2, self._until, process_time()
+        self.left -= kept
+        self._until = now + (until - now) / 2
+        try:
+            yield
+        finally:
+            self.left += kept
+            self._until = until
 
     def plan_ps(self, plan: Plan, hda: HDA | None = None, **changes: Any) -> int | None:
         """Return how long a Plan takes (on another machine, launched otherwise); None: it cannot run."""
