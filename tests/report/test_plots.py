@@ -6,7 +6,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("times", "knee"), [([8.0, 4.0, 2.0, 1.99], 2), ([1.0, 1.0, 1.0], None), ([2.0, 1.0], None)]
+    ("times", "knee"),
+    [([8.0, 4.0, 2.0, 1.99], 2), ([1.0, 1.0, 1.0], None), ([2.0, 1.0], None), ([8.0, 4.0, 2.0], None)],
 )
 def test_the_knee_is_the_first_row_that_is_nearly_the_best(times: list[float], knee: int | None) -> None:
     from megatile.report.plots import _knee

@@ -196,6 +196,8 @@ def _print_best(found: Any, values: list[str], choices: list[str]) -> None:
     head = [*values, *choices, "best (us)", "first choice (us)", "", "note"]
     print_table(head, texts, left=len(values))
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items())
+    if found.knee is None and len(texts) > 1 and any(row["time_us"] is not None for row in found.rows()):
+        print("\nno knee: the last machine is more than 5 % faster than all before it")
     print(f"\n{len(found.machines)} machines × {len(found.choices)} choices: {counts}")
     for why, count in found.refusals.most_common(1):
         print(f"most frequent reason of refusal ({count} of {found.refusals.total()}): {why}")

@@ -12,11 +12,17 @@ from megatile.hda.routing import Route
 from megatile.report.machine_words import DTYPES, number, operations, peak
 
 
+def _reached(efficiency: float) -> str:
+    """Return what share of a rate is reached, where it is not all of it."""
+    return f" × {efficiency:.1%}" if efficiency != 1 else ""
+
+
 def describe_memory(memory: MemoryLayer) -> str:
     words = "cache" if memory.cache else ("shared" if memory.shared else "private to what is inside")
     names = f" = {', '.join(memory.aliases)}" if memory.aliases else ""
     return (
-        f"{memory.name}{names}: {format_bytes(memory.size)}, {format_rate(memory.bandwidth)}, "
+        f"{memory.name}{names}: {format_bytes(memory.size)}, {format_rate(memory.bandwidth)}"
+        f"{_reached(memory.efficiency)}, "
         f"{format_time(memory.latency_ps)}, {words}"
     )
 
@@ -40,7 +46,8 @@ def describe_network(network: Network) -> str:
     more = f", {', '.join(extra)}" if extra else ""
     rate, latency = format_rate(network.bandwidth), format_time(network.latency_ps)
     return (
-        f"{network.name}: {shape(network)} {network.connects}s, {rate} per direction, {latency} per link, "
+        f"{network.name}: {shape(network)} {network.connects}s, {rate} per direction"
+        f"{_reached(network.efficiency)}, {latency} per link, "
         f"bisection {format_rate(network.bisection())}{more}"
     )
 
@@ -52,6 +59,8 @@ def describe_engine(engine: Engine) -> str:
     ]
     if engine.bandwidth:
         rates.append(format_rate(engine.bandwidth))
+    if rates:
+        rates[-1] += _reached(engine.efficiency)
     count = f"{engine.count} × " if engine.count > 1 else ""
     start = f", start {format_time(engine.startup_ps)}" if engine.startup_ps else ""
     return f"{count}{engine.name} ({engine.kind}){': ' if rates else ''}{', '.join(rates)}{start}"

@@ -80,9 +80,9 @@ def _mark_changes(axes: Any, points: Points, names: Sequence[str]) -> None:
 
 
 def _knee(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the first of several rows from which on no row is more than 5 % faster."""
+    """Return the first of several rows from which on no row is more than 5 % faster; the last one is none."""
     times = [row["time_us"] for row in rows if row["time_us"] is not None]
-    if len(times) < 3 or times[0] <= NEAR_BEST * min(times):
+    if len(times) < 3 or times[0] <= NEAR_BEST * min(times) or min(times[:-1]) > NEAR_BEST * min(times):
         return None
     return next(
         row for row in rows if row["time_us"] is not None and row["time_us"] <= NEAR_BEST * min(times)

@@ -228,7 +228,9 @@ class Result(HasTime):
     def exposed_name(self) -> str:
         """What `exposed_ns` is the time of: copies and waits too, so all of it where no messages are sent."""
         return (
-            "exposed copies and waits" if self.model.startswith(NO_COMMUNICATION) else "exposed communication"
+            "exposed copies and waits of one unit: at most"
+            if self.model.startswith(NO_COMMUNICATION)
+            else "exposed communication"
         )
 
     def summary(self) -> str:

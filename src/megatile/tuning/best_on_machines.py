@@ -39,10 +39,12 @@ class TunedSweep(HasRows):
 
     @property
     def knee(self) -> int | None:
-        """The first machine on which the best program takes hardly longer than on any."""
+        """The first machine on which the best program takes hardly longer than on any; None where that is the
+        last one: a further one might be faster still."""
         times = [o.value if (o := self.best(i)) is not None else None for i in range(len(self.machines))]
         known = [t for t in times if t is not None]
-        return next((i for i, t in enumerate(times) if t is not None and t <= min(known) * (1 + KNEE)), None)
+        near = [i for i, t in enumerate(times) if t is not None and t <= min(known) * (1 + KNEE)]
+        return near[0] if near and near[0] < len(times) - 1 else None
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every machine with its best choice and time, that of the first choice, and what changed."""

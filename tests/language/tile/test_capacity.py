@@ -31,6 +31,22 @@ def test_registers_of_a_thread() -> None:
     mt.run(kernel(256), ones(128, 256), machine="mi300x-8")
 
 
+def test_a_message_counts_all_tiles() -> None:
+    """The second of three tiles exceeds what there is: what is needed is the sum of all three."""
+
+    @T.program
+    def three(A: T.Tensor((256, 256), "f32")):
+        with T.Kernel(block=1, threads=128):
+            tiles = [T.alloc((256, rows), "f32", level="l1") for rows in (128, 144, 16)]
+            for tile in tiles:
+                T.clear(tile)
+
+    with pytest.raises(
+        ProgramError, match=r"need 288 KiB of 'shared', but there are 227 KiB \(the largest: '"
+    ):
+        mt.lower(three, machine="dgx-h100")
+
+
 def two_sums(threads: int, columns: int = 256) -> Any:
     @T.program
     def both(A: T.Tensor((128, columns), "f32"), B: T.Tensor((128, columns), "f32")):

@@ -63,21 +63,30 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
             used[place] = min(used[place], room, room if most is None else most * threads)
             continue
         if used[place] > room:
+            needed, largest = _needed(program, place)
             raise ProgramError(
-                f"the tiles of one {use.home} need {format_bytes(used[place])} of '{node.level}', "
-                f"but there are {format_bytes(room)} (last: '{node.name}', {node.dtype}{list(node.shape)})",
+                f"the tiles of one {use.home} need {format_bytes(needed)} of '{node.level}', "
+                f"but there are {format_bytes(room)} (the largest: {largest})",
                 place=node.place,
                 advice="use smaller tiles, a smaller dtype, or another level",
             )
         if most is not None and threads > 1 and used[place] > most * threads:
+            needed, largest = _needed(program, place)
             raise ProgramError(
-                f"the tiles of one {use.home} need {-(-used[place] // threads)} B of '{node.level}' in each "
-                f"of its {threads} threads, but a thread has at most {most} B "
-                f"(last: '{node.name}', {node.dtype}{list(node.shape)})",
+                f"the tiles of one {use.home} need {-(-needed // threads)} B of '{node.level}' in each "
+                f"of its {threads} threads, but a thread has at most {most} B (the largest: {largest})",
                 place=node.place,
                 advice="launch more threads, use smaller tiles, or another level",
             )
     return {level: size for (home, level), size in used.items() if home == program.launch.dispatch}
+
+
+def _needed(program: Program, place: tuple[str, str]) -> tuple[int, str]:
+    """Return what all tiles of a layer in one unit need together, and the largest of them as text."""
+    uses, total = [u for u in _uses(program) if (u.home, u.tile.level) == place], _Total()
+    needed = max(map(total.add, uses))
+    tile = max(uses, key=lambda use: use.size).tile
+    return needed, f"'{tile.name}', {tile.dtype}{list(tile.shape)}"
 
 
 def crowded_threads(machine: HDA, program: Program) -> Iterator[Finding]:
