@@ -23,6 +23,7 @@ from megatile.language.tile.program import ProgramFunction
 from megatile.lowering.explain import figures
 from megatile.lowering.lowered import Lowered, lower
 from megatile.plan import model as pm
+from megatile.verdict.same_work import leaves_out, useful_share
 from megatile.verdict.study import OutOfBudget, Study
 
 FACTORS = (2, 8, 1 / 2, 1 / 8)
@@ -288,8 +289,10 @@ def overhangs(program: Program) -> bool:
 
 
 def _doubts(low: Lowered) -> set[str]:
-    """Return what is wrong with a program that runs: parts of tensors left out, tiles that would spill."""
-    return {text for text, *_ in (*unreached(low.source), *crowded_threads(low.machine, low.source))}
+    """Return what is wrong with a program that runs: parts of tensors left out, tiles that would spill, stages
+    for which there is no room."""
+    doubts = {text for text, *_ in (*unreached(low.source), *crowded_threads(low.machine, low.source))}
+    return doubts | ({"stages"} if low.shallower else set())
 
 
 def _same_work(one: Lowered, other: Lowered) -> bool:
@@ -306,11 +309,12 @@ def _same_work(one: Lowered, other: Lowered) -> bool:
     for kind in ("tensor", "vector"):
         work = [f.flops.get(kind, 0) for f in counted]
         if max(work):
-            fits = work[1] < work[0] and _shape(one)[0] != _shape(other)[0] and overhangs(one.source)
-            less = PADDING if fits else SAME_WORK
-            return abs(work[0] - work[1]) <= less * max(work)
+            fits = work[1] < work[0] and _shape(one)[0] != _shape(other)[0]
+            padding = 1 - useful_share(one.plan) if fits and work[1] < (1 - SAME_WORK) * work[0] else 0.0
+            less = max(SAME_WORK, min(PADDING, padding))
+            return abs(work[0] - work[1]) <= less * max(work) and not leaves_out(one.plan, other.plan)
     moved = [f.moved for f in counted]
-    return abs(moved[0] - moved[1]) <= SAME_WORK * max(moved)
+    return abs(moved[0] - moved[1]) <= SAME_WORK * max(moved) and not leaves_out(one.plan, other.plan)
 
 
 __all__ = ["Arguments", "Trial", "arguments_of"]

@@ -331,12 +331,12 @@ def with_algorithm(program: Program, algorithm: str | None) -> Program:
     return replace(program, body=rewrite_nodes(program.body, change))
 
 
-Fusible = tuple[n.ScaleRegion, n.ScaleRegion, n.Copy, n.Copy]
+Fusible = tuple[n.ScaleRegion, n.ScaleRegion, list[tuple[n.Copy, n.Copy]]]
 
 
 def fusible(program: Program) -> Fusible | None:
-    """Two phases of blocks in a row, the store of the first, and the load of the same region by the second,
-    where that is all that the second has from the first."""
+    """Two phases of blocks in a row, and stores of the first, each with the load of the same region by the
+    second, where these are all that the second has from the first."""
     regions = [r for r in n.each(n.ScaleRegion, program.body) if r.scale == program.launch.dispatch]
     table, tensors = bindings(program), {p.name for p in program.params}
     for one, two in pairwise(regions):
@@ -349,8 +349,10 @@ def fusible(program: Program) -> Fusible | None:
             if a != "write" and table[r.source].base in written
         ]
         pairs = [(s, m) for s in stores for m in two.body if isinstance(m, n.Copy) and m.source == s.to]
-        if len(pairs) == 1 and reads == [pairs[0][1]] and not n.remote(pairs[0][0]):
-            return one, two, *pairs[0]
+        loads = [load for _, load in pairs]
+        alone = len({id(s) for s, _ in pairs}) == len(pairs) == len(reads)
+        if pairs and alone and all(m in loads for m in reads) and not any(n.remote(s) for s, _ in pairs):
+            return one, two, pairs
     return None
 
 
@@ -360,14 +362,14 @@ def fused(program: Program) -> Program:
     found = fusible(program)
     if found is None:
         return program
-    one, two, store, load = found
-    names = {load.to.source: store.source.source} if _same_tile(program, load.to, store.source) else {}
-    gone = [load]
-    for again, first in _loaded_by_both(program, one, two):
+    one, two, pairs = found
+    names = {b.to.source: a.source.source for a, b in pairs if _same_tile(program, b.to, a.source)}
+    gone, stores = [load for _, load in pairs], [store for store, _ in pairs]
+    for again, first in loaded_by_both(program, one, two):
         names[again.to.source] = first.to.source
         gone.append(again)
     rest = [m for m in two.body if not (any(m is x for x in gone) or getattr(m, "name", "") in names)]
-    body = (*(m for m in one.body if m is not store), *renamed(tuple(rest), names))
+    body = (*(m for m in one.body if not any(m is x for x in stores)), *renamed(tuple(rest), names))
 
     def change(inside: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         kept = (m for m in inside if m is not two)
@@ -376,7 +378,7 @@ def fused(program: Program) -> Program:
     return fused(replace(program, body=change(program.body)))
 
 
-def _loaded_by_both(
+def loaded_by_both(
     program: Program, one: n.ScaleRegion, two: n.ScaleRegion
 ) -> Iterator[tuple[n.Copy, n.Copy]]:
     """Yield loads of the second phase, each with a load of the first that fills an equal tile alike."""

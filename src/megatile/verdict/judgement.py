@@ -20,6 +20,7 @@ WEIGHTS = {
     "units take turns": 2.0, "hot unit": 1.5, "dependent loads": 2.5, "incast": 1.5, "nested sums": 1.5,
     "padding": 1.5, "repeated stores": 1.5, "collective in a loop": 1.5, "few blocks in a phase": 2.0,
     "wide tensors": 0.4, "repeated atomics": 1.5, "transposed by hand": 1.5, "late messages": 1.5,
+    "wide arithmetic": 1.5,
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
 arguments finds, and than a launch that is short."""

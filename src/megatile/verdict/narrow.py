@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from functools import partial
 
 from megatile.core.expr import Const, Expr, known, rebuild, symbols, walk
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.expr import Rank
+from megatile.ir.expr import Load, Rank
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
 from megatile.lowering.explain import figures
 from megatile.verdict import changes
+from megatile.verdict.fusion import totals
 from megatile.verdict.model import MIN_GAIN, Finding
 from megatile.verdict.study import Study, rule
 
@@ -24,6 +25,10 @@ USED = 0.9
 """The share of what is copied that must be read, not to be called too much."""
 MIN_BUSY_SHARE = 0.8
 """Share of the time that a memory is busy before narrower types are tried."""
+MIN_SHARE = 0.05
+"""The share of all bytes that a tensor must be for its type to matter."""
+WIDEST = "f64"
+"""The type that only results of that type need: sums of narrower elements are accurate in f32."""
 
 
 @rule("unused bytes")
@@ -164,11 +169,12 @@ def wide_tensors(study: Study) -> Iterator[Finding]:
     ):
         return
     names = [p.name for p in study.lowered.source.params if p.dtype == "f32"]
+    names = [name for name in names if _moved_share(study, name) >= MIN_SHARE]
     if names:
         verb = "is" if len(names) == 1 else "are"
         yield from study.finding(
-            "wide tensors", study.program_ps(partial(_narrowed, dtype="f16")),
-            "program timed again with all of f32 in f16",
+            "wide tensors", study.program_ps(partial(_narrowed, names=set(names), wide="f32", dtype="f16")),
+            f"program timed again with {', '.join(names)} in f16",
             bottleneck=f"'{found.memory}' is the limit, and {', '.join(names)} {verb} f32",
             reason=f"'{found.memory}' is busy {study.busy(found.memory):.0%}",
             step=f'{", ".join(names)} in "f16" or "bf16", if the accuracy allows',
@@ -176,19 +182,78 @@ def wide_tensors(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _narrowed(program: Program, dtype: str) -> Program:
-    """Every f32 as another type, in tensors, tiles and expressions."""
+def _moved_share(study: Study, name: str) -> float:
+    """Return the share of a tensor in the bytes of all tensors that the program loads and stores."""
+    every = [totals(study.plan, s) for s in study.plan.streams if s.level == study.plan.streams[-1].level]
+    moved = [sum(part.get(name, 0.0) for part in (x.loaded, x.stored)) for x in every]
+    whole = sum(sum(part.values()) for x in every for part in (x.loaded, x.stored))
+    return sum(moved) / max(1.0, whole)
+
+
+def _narrowed(program: Program, names: Set[str], wide: str, dtype: str) -> Program:
+    """Return the program with tensors and tiles of a type in another one, and what is computed of them."""
+    table = bindings(program)
 
     def narrow(part: Expr) -> Expr:
-        return replace(part, dtype=dtype) if part.dtype == "f32" else part  # type: ignore[type-var]
+        there = isinstance(part, Load) and part.dtype == wide and table[part.source].base in names
+        return replace(part, dtype=dtype) if there else part  # type: ignore[type-var]
+
+    def all_of_it(part: Expr) -> Expr:
+        return replace(part, dtype=dtype) if part.dtype == wide else part  # type: ignore[type-var]
 
     def change(node: n.Node) -> n.Node:
-        if isinstance(node, n.Alloc) and node.dtype == "f32":
+        if isinstance(node, n.Alloc) and node.dtype == wide and node.name in names:
             return replace(node, dtype=dtype)
-        return rewrite_expressions(node, lambda e: rebuild(e, narrow))
+        mine = isinstance(node, n.Store) and table[node.target].base in names
+        return rewrite_expressions(node, lambda e: rebuild(e, all_of_it if mine else narrow))
 
-    params = tuple(replace(p, dtype=dtype) if p.dtype == "f32" else p for p in program.params)
+    params = tuple(
+        replace(p, dtype=dtype) if p.dtype == wide and p.name in names else p for p in program.params
+    )
     return replace(program, params=params, body=rewrite_nodes(program.body, change))
+
+
+@rule("wide arithmetic")
+def wide_arithmetic(study: Study) -> Iterator[Finding]:
+    """Find tiles in f64 that take from and give to tensors of narrower types alone."""
+    if study.lowered is None:
+        return
+    names = _needlessly_wide(study.lowered.source)
+    if names:
+        program = study.lowered.source
+        first = next(m for m in n.each(n.Alloc, program.body) if m.name in names)
+        types = ", ".join(sorted({p.dtype for p in program.params if p.dtype[0] in "bf"}))
+        yield from study.finding(
+            "wide arithmetic", study.program_ps(partial(_narrowed, names=names, wide=WIDEST, dtype="f32")),
+            "program timed again with these tiles in f32",
+            bottleneck=f"arithmetic wider than the tensors: {_spoken(names)} in {WIDEST}",
+            reason=f"what they hold comes from and goes to tensors of {types or 'integers'}: f32 holds it, "
+            f"takes half of the registers{_rates(study)}",
+            step=f'{_spoken(names)} in "f32"', source=changes.source_line(first),
+        )  # fmt: skip
+
+
+def _spoken(names: Set[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))
+
+
+def _rates(study: Study) -> str:
+    rates = [(e.rate("f32"), e.rate(WIDEST)) for e in study.hda.engines if e.kind == "vector"]
+    factors = [one / other for one, other in rates if one and other and one > other]
+    return f", and vector engines are {max(factors):.3g}x as fast" if factors else ""
+
+
+def _needlessly_wide(program: Program) -> set[str]:
+    """Return the tiles in f64 that no tensor in f64 is computed from, or into."""
+    table = bindings(program)
+    wide = {m.name for m in n.each(n.Alloc, program.body) if m.dtype == WIDEST}
+    needed = {p.name for p in program.params if p.dtype == WIDEST}
+    meetings = [{table[r.source].base for _, r in n.regions(m)} for m in n.walk(program.body)]
+    while True:
+        more = {name for names in meetings if names & needed for name in names & wide} - needed
+        if not more:
+            return wide - needed
+        needed |= more
 
 
 @rule("whole result")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from megatile.core.quantities import format_time
 from megatile.verdict import changes, footprint
@@ -74,11 +74,20 @@ def phases(study: Study) -> Iterator[Finding]:
         return
     found = changes.fusible(study.lowered.source)
     if found is not None:
-        _, _, store, load = found
+        one, two, pairs = found
+        both = [again for again, _ in changes.loaded_by_both(study.lowered.source, one, two)]
+        names, tiles = _quoted(a.to.source for a, _ in pairs), _quoted(a.source.source for a, _ in pairs)
+        twice, come = _quoted(m.source.source for m in both), "comes" if len(pairs) == 1 else "come"
         yield from study.finding(
             "round trip", study.program_ps(changes.fused), "program timed again with such phases as one",
-            bottleneck=f"two phases through memory: '{store.to.source}' comes back to the same block",
+            bottleneck=f"two phases through memory: {names} {come} back to the same block"
+            + (f", and {twice} {'is' if len(both) == 1 else 'are'} loaded by both" if both else ""),
             reason="the second phase needs nothing of other blocks; what both load is loaded twice",
-            step=f"one phase: go on with '{store.source.source}', without '{store.to.source}'",
-            source=changes.source_line(load),
+            step=f"one phase: go on with {tiles}{f', keep what was loaded of {twice}' if both else ''}, "
+            f"without {names}",
+            source=changes.source_line(both[0] if both else pairs[0][1]),
         )  # fmt: skip
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(names))

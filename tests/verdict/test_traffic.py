@@ -1,0 +1,50 @@
+"""Rules about elements that a unit moves more than once: phases that could be one."""
+
+import pytest
+
+import megatile as mt
+import megatile.language as T
+
+
+def normalised(phases, rows=2048, columns=2048):
+    """Rows less their mean, over their deviation; the second phase loads them, and both, again."""
+
+    @T.program
+    def made(
+        X: T.Tensor((rows, columns), "f16"), Mean: T.Tensor((rows,), "f32"),
+        Dev: T.Tensor((rows,), "f32"), Y: T.Tensor((rows, columns), "f16"),
+    ):  # fmt: skip
+        with T.Kernel(block=rows // 4, threads=128) as b:
+            with T.Scale("block"):
+                x, y = T.alloc((4, columns), "f32"), T.alloc((4, columns), "f32")
+                mean, dev = T.alloc((4,), "f32"), T.alloc((4,), "f32")
+                T.copy(x, X[b * 4, 0])
+                T.reduce_sum(x, mean, dim=1)
+                for i, j in T.Parallel(4, columns):
+                    y[i, j] = (x[i, j] - mean[i]) * (x[i, j] - mean[i])
+                T.reduce_sum(y, dev, dim=1)
+                T.copy(Mean[b * 4], mean)
+                T.copy(Dev[b * 4], dev)
+                if phases == 1:
+                    for i, j in T.Parallel(4, columns):
+                        x[i, j] = (x[i, j] - mean[i]) * dev[i]
+                    T.copy(Y[b * 4, 0], x)
+            if phases == 2:
+                with T.Scale("block"):
+                    x, mean, dev = T.alloc((4, columns), "f32"), T.alloc((4,), "f32"), T.alloc((4,), "f32")
+                    T.copy(mean, Mean[b * 4])
+                    T.copy(dev, Dev[b * 4])
+                    T.copy(x, X[b * 4, 0])
+                    for i, j in T.Parallel(4, columns):
+                        x[i, j] = (x[i, j] - mean[i]) * dev[i]
+                    T.copy(Y[b * 4, 0], x)
+
+    return made
+
+
+def test_phases_that_load_a_tensor_again_and_pass_on_several_are_one():
+    slow, fast = (mt.simulate(normalised(phases), machine="hgx-a100") for phases in (2, 1))
+    found = slow.verdict().findings[0]
+    assert found.name == "round trip"
+    assert "'Mean', 'Dev' come back to the same block, and 'X' is loaded by both" in found.bottleneck
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
