@@ -289,8 +289,8 @@ def overhangs(program: Program) -> bool:
 
 
 def _doubts(low: Lowered) -> set[str]:
-    """Return what is wrong with a program that runs: parts of tensors left out, tiles that would spill, stages
-    for which there is no room."""
+    """Return what is wrong with a program that runs: parts of tensors left out, tiles that would spill,
+    stages for which there is no room."""
     doubts = {text for text, *_ in (*unreached(low.source), *crowded_threads(low.machine, low.source))}
     return doubts | ({"stages"} if low.shallower else set())
 

@@ -255,11 +255,12 @@ def tile_size(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
         return
     kind = "tensor" if _use(study, "tensor") else "vector"
-    otherwise = f"; with other tiles copies move {format_bytes(moved)} instead of {format_bytes(before)}"
+    change = f"; with other tiles copies move {format_bytes(moved)} instead of {format_bytes(before)}"
+    otherwise = change if moved != before else ""
     yield from study.finding(
         "tile size", ps, how,
         bottleneck="tile size: another one is faster" if larger else "tile shape: another one is faster",
-        reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}{otherwise if moved != before else ''}",
+        reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}{otherwise}",
         step=f"another tile size: {step}", source=_kernel_line(study),
     )  # fmt: skip
 
