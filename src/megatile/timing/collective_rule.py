@@ -29,7 +29,7 @@ from megatile.hda import HDA
 from megatile.hda.direct import Edges
 from megatile.hda.model import Network, ProtocolFigures, TransportFigures
 from megatile.timing.library import SWITCHED
-from megatile.timing.peer_channels import peer_channels
+from megatile.timing.peer_channels import peer_channel_rate, peer_channels
 
 WIRE = {"LL": 0.5, "MSCCL++": 0.5, "LL128": 0.9375}
 """What flags leave of the wire: LL sends 4 B of flag beside every 4 B, LL128 8 B in every 128 B."""
@@ -204,9 +204,9 @@ class Rule:
     def message_rate(self, ranks: int, nbytes: Any) -> Any:
         """Return bytes per second that the channels of a message to one of ``ranks`` carry."""
         channels = self.peer_channels(ranks, nbytes)
-        if self.figures.channel is None:
-            return np.full(channels.shape, np.inf)
-        return np.where(channels > 0, channels * self.figures.channel, np.inf)
+        rate = peer_channel_rate(self.figures, self.library)
+        unknown = np.full(channels.shape, np.inf)
+        return np.where(channels > 0, channels * rate, unknown) if rate < np.inf else unknown
 
     def peer_channels(self, ranks: int, nbytes: Any) -> Any:
         """Return channels of a message to one of ``ranks``, each a thread block; 0 where the library tells

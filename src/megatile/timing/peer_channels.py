@@ -3,11 +3,14 @@
 NCCL shares its channels out as if every rank sent to every other one, and gives a message more of them only
 when it is long. So a ring that sends to one peer fills less of a port than an all-to-all of the same bytes.
 The rules and their figures are the library's own (``p2p`` in ``hda/libraries``), not fitted.
+
+Of a channel's threads one half sends and the other receives, so a message goes at half of what the library
+takes a whole channel to carry by the protocol Simple.
 """
 
 from __future__ import annotations
 
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import Any
 
 import numpy as np
@@ -47,6 +50,16 @@ def peer_channels(
     for _ in range(int(log2(most))):
         channels = np.where((size / channels > largest) & (2 * channels <= most), 2 * channels, channels)
     return channels
+
+
+def peer_channel_rate(figures: TransportFigures, library: str) -> float:
+    """Return bytes per second that one channel of a message carries; infinite where nothing is told."""
+    if figures.channel is None or library not in ("nccl", "rccl"):
+        return inf
+    tables = tables_of(library)
+    rules, own = tables.get("p2p"), tables.get("generations", {}).get(figures.generation)
+    simple = own["tree_channel"][0] / own["ring_ll128_channel"] if own else 1.0  # the figure is that of LL128
+    return figures.channel * simple * (rules["sends"] if rules else 1.0)
 
 
 def _power_above(number: int) -> int:
