@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from megatile.attention.errors import AttentionError
@@ -47,7 +48,7 @@ def choose(
     """
     found = None
     if machine is None and schedule == "auto" and ranks > 1:
-        _say_what_auto_is()
+        _say_what_auto_is(dist.get_rank() == 0)
     try:
         if machine is not None and schedule == "auto":
             found = _loaded(machine)
@@ -64,11 +65,12 @@ def choose(
 
 
 @cached()
-def _say_what_auto_is() -> None:
-    """Once per process."""
-    logging.getLogger("megatile.attention").info(
+def _say_what_auto_is(first: bool) -> None:
+    """Once per process; the ``first`` one says it where nobody has asked for logs."""
+    logging.getLogger("megatile.attention").log(
+        logging.WARNING if first else logging.INFO,
         "schedule='auto' without a machine is 'hamilton', which may lose to 'zigzag' where links are "
-        "switched: give machine= or name a schedule"
+        "switched: give machine= or name a schedule",
     )
 
 
