@@ -161,7 +161,7 @@ class Gradients:
         if together and self._q.numel():
             terms += self._calls(step, together, engine.all_keys(step, self.pair, held))
         for prepared in alone:
-            terms += self._call(prepared, engine.keys(step, prepared.call, self.pair, held))
+            terms += self._call(prepared, prepared.pair(self.pair, held))
         return terms
 
     def of_chunks(self, step: int, terms: Sequence[Term], found: Chunks | None) -> Chunks:

@@ -62,7 +62,7 @@ def rows_of(x: Tensor, run: Run, dim: int = 0) -> Tensor:
 
 def batch_rows(x: Tensor, runs: Sequence[Run]) -> Tensor:
     """Return these rows of [B, S, …]."""
-    return joined([rows_of(x, run, 1) for run in runs], dim=1)
+    return rows_of(x, runs[0], 1) if len(runs) == 1 else torch.cat([rows_of(x, run, 1) for run in runs], 1)
 
 
 def runs_within(runs: Sequence[AnyRun], first: int, end: int) -> list[AnyRun]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from megatile.attention.errors import AttentionError
 from megatile.attention.settings import setting
 from megatile.runtime.errors import PeerError
 from megatile.runtime.failures import explained, wait_for_all
+from megatile.runtime.rank_liveness import Limit
 
 
 @dataclass
@@ -27,10 +29,11 @@ class Pending:
     doing: str
     kept: list[Tensor]
     started: float = field(default_factory=time.monotonic)
+    limit: Limit | None = None
 
     def wait(self) -> dict[int, Tensor]:
         if self.works and self.group is not None:
-            wait_for_all(self.works, self.group, self.doing, self.started)
+            wait_for_all(self.works, self.group, self.doing, self.started, self.limit)
         self.kept.clear()
         return self.received
 
@@ -59,9 +62,14 @@ class Communicator:
             if isinstance(error, PeerError):
                 raise
             raise explained(error, self.group, None, doing) from error
+        pending.limit = self._limit
         if not same:
             pending.received = {peer: pending.received[self._rank(peer)] for peer in sizes}
         return pending
+
+    @cached_property
+    def _limit(self) -> Limit | None:
+        return None if self.group is None else Limit.of(self.group)
 
     def _rank(self, peer: int) -> int:
         return peer * self.stride + self.offset
@@ -74,7 +82,7 @@ def _point_to_point(
     group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
 ) -> Pending:
     received = {peer: like.new_empty(size) for peer, size in sizes.items()}
-    messages = [(dist.irecv, buffer, peer) for peer, buffer in received.items() if buffer.numel()]
+    messages = [(dist.irecv, received[peer], peer) for peer, size in sizes.items() if size]
     messages += [(dist.isend, tensor, peer) for peer, tensor in sends.items() if tensor.numel()]
     works = post_messages(group, messages, doing)
     return Pending(received, works, group, doing, list(sends.values()))

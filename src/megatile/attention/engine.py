@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -35,12 +35,26 @@ class PreparedCall(NamedTuple):
     parts: tuple[Part, ...]
     whole: bool
     """There is one part, which is all of it."""
+    keys: tuple[tuple[Held | None, Run], ...]
+    """Rows of the chunks held, or of the rank's own (None)."""
 
     @classmethod
-    def of(cls, call: KernelCall, kernel: BlockKernel) -> PreparedCall:
+    def of(cls, call: KernelCall, kernel: BlockKernel, held: Sequence[Held]) -> PreparedCall:
         parts = tuple(kernel.divide(call.tile, call.rows, call.columns))
         everything = [((0, call.rows), (0, call.columns))]
-        return cls(call, parts, [(tuple(p.rows), tuple(p.columns)) for p in parts] == everything)
+        whole = [(tuple(p.rows), tuple(p.columns)) for p in parts] == everything
+        keys = tuple((None if slot == OWN else held[slot], (a, b)) for slot, a, b in call.kv)
+        return cls(call, parts, whole, keys)
+
+    def pair(self, own: Pair, held: Chunks) -> Pair:
+        """Return the keys and values of the call."""
+        if len(self.keys) == 1:
+            ((chunk, run),) = self.keys
+            k, v = own if chunk is None else held[chunk][:2]
+            return rows_of(k, run), rows_of(v, run)
+        found = [(own if chunk is None else held[chunk], run) for chunk, run in self.keys]
+        k, v = (joined([rows_of(pair[i], run) for pair, run in found]) for i in (0, 1))
+        return k, v
 
 
 class StepWork(NamedTuple):
@@ -65,7 +79,7 @@ class AttentionEngine:
         self, q: Tensor, k: Tensor, v: Tensor, own: Chunks | None = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Chunks]:
         """``q`` [B, S, H, D], ``k``, ``v`` [S, B, H, D] → out, lse [B, H, S] and the chunks held last."""
-        routes = self.division.routes
+        routes, profile = self.division.routes, self.profile
         batch, rows, heads, _ = q.shape
         result = Accumulator(batch, rows, heads, v.shape[-1], q.device, accumulation_dtype(q.dtype))
         shape = ChunkShape((k, v))
@@ -75,12 +89,12 @@ class AttentionEngine:
             pending = None
             if step < routes.exchanges:
                 exchange = self.division.exchange(step, self.rank)
-                with span(self.profile, "communication"):
+                with span(profile, "communication"):
                     pending = self.start(exchange, held if routes.relays else own, shape, k)
-            with span(self.profile, "computation"):
+            with span(profile, "computation"):
                 self._forward_step(step, q, (k, v), held, result)
             if pending is not None:
-                with span(self.profile, "communication"):
+                with span(profile, "communication"):
                     held = arrived(pending, exchange.receives, shape)
         out, lse = result.result(q.dtype, sinks)
         return out, lse, held
@@ -97,11 +111,11 @@ class AttentionEngine:
         cached, key = self.division.batches, (step, self.rank, type(self.kernel), width)
         if key not in cached:
             calls, together = self.division.calls(step, self.rank), list[Batch]()
+            order = self.division.held(step, self.rank)
             if len(self.division.shift) > 1 and not self.division.biased and len(calls) > 1:
-                order = self.division.held(step, self.rank)
                 offsets = [0, *accumulate(self.division.chunk_length(h) for h in order)]
                 calls, together = batches(calls, offsets, lambda s: self.kernel.kind(s, width))
-            alone = tuple(PreparedCall.of(call, self.kernel) for call in calls)
+            alone = tuple(PreparedCall.of(call, self.kernel, order) for call in calls)
             cached[key] = StepWork(alone, tuple(together))
         found: StepWork = cached[key]
         return found
@@ -112,14 +126,6 @@ class AttentionEngine:
             return own
         order = self.division.held(step, self.rank)
         return joined([held[h].k for h in order]), joined([held[h].v for h in order])
-
-    def keys(self, step: int, call: KernelCall, own: Pair, held: Chunks) -> Pair:
-        """Return the keys and values of a call."""
-        order = self.division.held(step, self.rank)
-        runs = [(own if slot == OWN else held[order[slot]], (a, b)) for slot, a, b in call.kv]
-        return joined([rows_of(x[0], run) for x, run in runs]), joined(
-            [rows_of(x[1], run) for x, run in runs]
-        )
 
     def parts(self, prepared: PreparedCall, like: Tensor, forward: bool) -> Iterator[Part]:
         """Yield what kernels do of a call, one after the other."""
@@ -134,29 +140,32 @@ class AttentionEngine:
         alone, together = self.work(step, q.shape[2] * q.shape[3])
         blocks: list[Block] = []
         for prepared in alone:
-            blocks += self._forward_call(prepared, q, self.keys(step, prepared.call, own, held))
-        for runs, *block in _without_overlap(blocks):
-            result.add(runs, *block)
+            blocks += self._forward_call(prepared, q, prepared.pair(own, held))
+        for block in _without_overlap(blocks):
+            result.add(*block)
         if together and q.numel():
             k, v = self.all_keys(step, own, held)
             for batch in together:
                 out, lse = self.kernel.forward_many(q[0], k[:, 0], v[:, 0], batch, self.options)
                 result.add(batch.runs, out[None], lse[None])
 
-    def _forward_call(self, prepared: PreparedCall, q: Tensor, pair: Pair) -> Iterator[Block]:
-        runs = prepared.call.q
+    def _forward_call(self, prepared: PreparedCall, q: Tensor, pair: Pair) -> list[Block]:
+        runs, kernel, options = prepared.call.q, self.kernel, self.options
         queries = batch_rows(q, runs)
         k, v = pair[0].transpose(0, 1), pair[1].transpose(0, 1)
         if not queries.numel():
-            return
-        if prepared.whole and self.options.mask is None:
-            yield list(runs), *self.kernel.forward(queries, k, v, prepared.parts[0].tile, self.options)
-            return
-        for part in self.parts(prepared, q, forward=True):
-            rows, columns, tile = part
-            keys, values = rows_of(k, columns, 1), rows_of(v, columns, 1)
-            block = self.kernel.forward(rows_of(queries, rows, 1), keys, values, tile, self.options)
-            yield runs_within(runs, *rows), *block
+            return []
+        if prepared.whole and options.mask is None:
+            return [(list(runs), *kernel.forward(queries, k, v, prepared.parts[0].tile, options))]
+        return [
+            (
+                runs_within(runs, *rows),
+                *kernel.forward(
+                    rows_of(queries, rows, 1), rows_of(k, columns, 1), rows_of(v, columns, 1), tile, options
+                ),
+            )
+            for rows, columns, tile in self.parts(prepared, q, forward=True)
+        ]
 
     def start(self, exchange: Exchange, chunks: Chunks, shape: ChunkShape, like: Tensor) -> Pending:
         """Send chunks and receive others of that shape, in the dtype of ``like``."""

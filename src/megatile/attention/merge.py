@@ -26,9 +26,10 @@ def _merge_rows(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor, 
 
 def _merge_rows_f64(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor) -> None:
     """Do the same with ``lse`` in f64, which needs no rest: a third of the operations."""
-    share = torch.sigmoid(block_lse - lse).nan_to_num_(0.0)  # neither has seen a key
+    share = (block_lse - lse).sigmoid_().nan_to_num_(0.0)  # neither has seen a key
     torch.logaddexp(lse, block_lse, out=lse)
-    out.lerp_(block_out.to(out.dtype), share.to(out.dtype).transpose(-2, -1).unsqueeze(-1))
+    block = block_out if block_out.dtype == out.dtype else block_out.to(out.dtype)
+    out.lerp_(block, share.to(out.dtype).transpose(-2, -1).unsqueeze(-1))
 
 
 def merge_form(device: torch.device | str) -> str:

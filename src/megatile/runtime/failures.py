@@ -34,12 +34,13 @@ def wait_for_all(
     group: dist.ProcessGroup,
     doing: str,
     started: float | None = None,
+    limit: Limit | None = None,
 ) -> None:
-    """Wait for several communications, each with its peer, that share one timeout.
+    """Wait for several communications, each with its peer, that share one timeout (``limit``: known before).
 
     A collective's own clock runs since it was ``started``, that of messages only while they are awaited.
     """
-    limit = Limit.of(group)
+    limit = Limit.of(group) if limit is None else limit.again()
     if started is not None and any(peer is None for _, peer in works):
         limit = replace(limit, begin=started)
     _wait_for(works, GroupWait(group, limit), doing)

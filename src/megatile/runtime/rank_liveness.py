@@ -79,6 +79,10 @@ class Limit:
         found = getattr(getattr(backend, "options", None), "_timeout", None)
         return cls(time.monotonic(), *_figures(asked, found, type(backend).__name__))
 
+    def again(self) -> Limit:
+        """Return the same limit for a communication that begins now."""
+        return Limit(time.monotonic(), self.seconds, self.source, self.bounded)
+
     @property
     def grace(self) -> float:
         """How long before the end the roll is called; also how long ranks have to answer at other times."""

@@ -45,7 +45,9 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 def wide(x: Tensor) -> Tensor:
     """Return floats below f32 as f32."""
-    return x.float() if x.is_floating_point() and x.dtype not in (torch.float32, torch.float64) else x
+    if x.dtype in (torch.float32, torch.float64) or not x.is_floating_point():
+        return x
+    return x.float()
 
 
 def accumulated(x: Tensor) -> Tensor:
