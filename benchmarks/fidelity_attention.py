@@ -190,7 +190,7 @@ def compare() -> Iterator[Compared]:
         found = on_grid(case.machine, case.nodes, together, case.causal)[case.schedule]
         yield Compared(f"{case.name}, average", mean(found), case.average, allowed=ALLOWED)
         if case.maximum is not None:
-            yield Compared(f"{case.name}, maximum", max(found), case.maximum)
+            yield Compared(f"{case.name}, maximum", max(found), case.maximum, allowed=MOST_ALLOWED)
 
 
 # -- the page ---------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def section(rows: Sequence[Compared]) -> str:
         scripted=_scripted(),
         fused=_fused(),
         apart=_apart(),
-        slower=f"{_slower():.1f}",
+        **dict(zip(("slower", "later", "share"), _needed(), strict=True)),
     )
 
 
@@ -288,19 +288,30 @@ def _apart() -> str:
     return " and ".join(cells)
 
 
-def _slower() -> float:
-    """By how much exchanges of (8-K8-8)^2 would have to be slower for the published average."""
+def _needed() -> tuple[str, str, str]:
+    factor, late, share = _slower()
+    return f"{factor:.1f}", f"{late / 1e3:.1f} ms" if late >= 1e3 else f"{late:.0f} us", f"{share:.0%}"
+
+
+def _slower() -> tuple[float, float, float]:
+    """What exchanges of (8-K8-8)^2 would need for the published average: to be so many times as slow, or to
+    start so much later (us); and how much of a ring's exchange its own need, were nothing beside them."""
     wanted = next(case.average for case in PRINTED if case.schedule == "hamilton:8x2")
-    cells = _cells("h100-cluster", 2, ("hamilton", "hamilton:8x2"), False, "ring-flash-attention")
-    factor = 1.0
-    while factor < 100 and mean([_with_slower(cell, factor) for cell in cells["hamilton:8x2"]]) > wanted:
+    found = _cells("h100-cluster", 2, ("hamilton", "hamilton:8x2"), False, "ring-flash-attention")
+    cells = found["hamilton:8x2"]
+    factor, late = 1.0, 0.0
+    while factor < 100 and mean([_with_slower(cell, factor) for cell in cells]) > wanted:
         factor *= 1.05
-    return factor
+    while late < 100_000 and mean([_with_slower(cell, 1, late * 15e6) for cell in cells]) > wanted:
+        late = 1.05 * late + 10
+    longest = max(cells, key=lambda cell: cell.communication)
+    return factor, late, longest.communication / found["hamilton"][cells.index(longest)].communication
 
 
-def _with_slower(cell: Cell, factor: float) -> float:
-    """The speed-up if exchanges took ``factor`` times as long, beside kernels that take what they take."""
-    return cell.ring / max(cell.whole, factor * cell.communication)
+def _with_slower(cell: Cell, factor: float, later: float = 0.0) -> float:
+    """The speed-up if exchanges took ``factor`` times as long and began ``later``, beside kernels that take
+    what they take."""
+    return cell.ring / max(cell.whole, factor * cell.communication + later)
 
 
 def _beside(ours: float, published: float) -> str:
@@ -342,10 +353,14 @@ full, 100K causal). The jumps come from waves: at 10K tokens, 320 thread blocks 
 waves.
 
 **Several nodes.** The ring sends the whole KV of a rank through one NIC per step. `hamilton` sends 8/15 of it
-(two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth. The published average of
-`hamilton:8xN` is below that of `hamilton`, which bytes cannot explain: our order of the two is wrong. Without
-overlap of exchanges and kernels its speed-up would be {apart}.
-For the published 1.20 its exchanges would have to take {slower} times as long as predicted on two nodes.
+(two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth, and the rest inside its
+node. The published average of `hamilton:8xN` is below that of `hamilton`: our order of the two is wrong, and
+`hamilton:8xN` counts as not predicted. Bytes cannot explain it: with long messages its exchanges take {share}
+of the time of `hamilton`'s, and both use the same NICs (measured: 48.5 GB/s) and the same NVLink (319 GB/s in
+an all-to-all). Any slower NIC or link would slow `hamilton` as well, whose average fits. Without overlap of
+exchanges and kernels the speed-up would still be {apart}. For the published 1.20 on two nodes its exchanges
+would have to take {slower} times as long as predicted, or each begin {later} later; no measured figure says
+either.
 
 **Where the figures come from.** Links and message starts: the machine files (MI300X 46.5 GB/s per xGMI link,
 H100 393 GB/s per port, 48.5 GB/s per NIC). Kernels: flash-attn 2, from the `kernels` section of the machine
@@ -354,12 +369,15 @@ with 38 bytes per element, 8 more where some rows are written back; K and V trav
 
 torch's script compiler may fuse most of a merge into one kernel. With such merges the speed-up
 over a ring on 8 devices (full, then causal) would be
-{fused}; ring-flash-attention's rows would be {scripted}. MI300X and ring-flash-attention
-fit the merge as written, H100 the fused one.
+{fused}; ring-flash-attention's rows would be {scripted}. The merge as
+written fits better, but for the rows of `ring`.
 
-**8 × H100.** NCCL gives a message to one peer 4 of its 32 channels (147 GB/s by NCCL's own limit per
-channel; no open row measures it) until it exceeds 64 MiB; an all-to-all fills the port (319 GB/s) and holds
-28 SMs. The causal average has the wrong sign: Hamilton has two kernels a step, the ring one.
+**8 × H100.** NCCL gives a message to one peer 4 of its 32 channels until it exceeds 64 MiB. Of a channel's
+threads one half sends and the other receives, so 4 channels carry 77 GB/s (half of NCCL's own limit per
+channel of its protocol Simple, 38.7 GB/s; the open rows of two ranks, which use 16 channels, show at least
+18.1 GB/s for each on H100 and 10.9 on A100, of 19.4 and 12). An all-to-all fills the port (319 GB/s) and
+holds 28 SMs. This is where the gain and its maximum come from: a ring does not fill its port. Short causal
+sequences lose, because Hamilton has two kernels a step and the ring one.
 
 **What is left out.** Host time, where Python issues a step more slowly than the device runs it; packing of
 chunks into messages; contention of compute and communication for memory.

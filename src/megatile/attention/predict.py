@@ -200,7 +200,8 @@ class Comparison:
         problem = self.problem
         mask = "causal" if problem.causal else "full"
         ranks = self.predictions[0].ranks
-        packed = f" in {len(problem.packed)} sequences" if problem.packed else ""
+        count = len(problem.packed)
+        packed = f" in {count} sequence{'s' * (count > 1)}" if count else ""
         head = (
             f"{mask} attention of {problem.length} tokens{packed}, {problem.heads} heads "
             f"({problem.groups} KV) of {problem.dim}, {problem.dtype}, on {ranks} device{'s' * (ranks > 1)} "
