@@ -349,22 +349,17 @@ zhuzilin/ring-flash-attention (32 heads, 8 KV heads). No constant was fitted to 
 
 **Why the gain depends on length.** In short sequences the start of each message and kernel dominates. Then
 the ring waits for its one link and Hamilton does not, until compute hides the ring too (above 50K tokens
-full, 100K causal). The jumps come from waves: at 10K tokens, 320 thread blocks on 304 compute units take two
-waves.
+full, 100K causal).
 
-**Several nodes.** The ring sends the whole KV of a rank through one NIC per step. `hamilton` sends 8/15 of it
-(two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth, and the rest inside its
-node. The published average of `hamilton:8xN` is below that of `hamilton`: our order of the two is wrong, and
-`hamilton:8xN` counts as not predicted. Bytes cannot explain it: with long messages its exchanges take {share}
-of the time of `hamilton`'s, and both use the same NICs (measured: 48.5 GB/s) and the same NVLink (319 GB/s in
-an all-to-all). Any slower NIC or link would slow `hamilton` as well, whose average fits. Without overlap of
-exchanges and kernels the speed-up would still be {apart}. For the published 1.20 on two nodes its exchanges
-would have to take {slower} times as long as predicted, or each begin {later} later; no measured figure says
-either.
+**Several nodes.** The ring sends the whole KV of a rank through one NIC per step. `hamilton` sends 8/15 of
+it (two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth. The published average
+of `hamilton:8xN` is below that of `hamilton`: our order of the two is wrong. Bytes cannot explain it: long
+exchanges of `hamilton:8xN` take {share} of `hamilton`'s time, through the same NICs and links. Without
+overlap of exchanges and kernels its speed-up would be {apart}. For the published 1.20 on two nodes its
+exchanges would have to take {slower} times as long, or begin {later} later.
 
-**Where the figures come from.** Links and message starts: the machine files (MI300X 46.5 GB/s per xGMI link,
-H100 393 GB/s per port, 48.5 GB/s per NIC). Kernels: flash-attn 2, from the `kernels` section of the machine
-files. Each channel of a message occupies a compute unit. Merges are ring-flash-attention's: 9 kernels
+**Where the figures come from.** Links, message starts and kernels (flash-attn 2): the
+machine files. Each channel of a message occupies a compute unit. Merges are ring-flash-attention's: 9 kernels
 with 38 bytes per element, 8 more where some rows are written back; K and V travel apart.
 
 torch's script compiler may fuse most of a merge into one kernel. With such merges the speed-up
@@ -372,15 +367,12 @@ over a ring on 8 devices (full, then causal) would be
 {fused}; ring-flash-attention's rows would be {scripted}. The merge as
 written fits better, but for the rows of `ring`.
 
-**8 × H100.** NCCL gives a message to one peer 4 of its 32 channels until it exceeds 64 MiB. Of a channel's
-threads one half sends and the other receives, so 4 channels carry 77 GB/s (half of NCCL's own limit per
-channel of its protocol Simple, 38.7 GB/s; the open rows of two ranks, which use 16 channels, show at least
-18.1 GB/s for each on H100 and 10.9 on A100, of 19.4 and 12). An all-to-all fills the port (319 GB/s) and
-holds 28 SMs. This is where the gain and its maximum come from: a ring does not fill its port. Short causal
-sequences lose, because Hamilton has two kernels a step and the ring one.
+**8 × H100.** NCCL gives a message to one peer 4 of its 32 channels until it exceeds 64 MiB. Half of a
+channel's threads send, so they carry 77 GB/s (19.4 each, half of NCCL's own limit for Simple; the open rows
+of two ranks show at least 18.1). An all-to-all fills the port (319 GB/s) and holds 28 SMs. Short causal
+sequences lose: Hamilton has two kernels a step, the ring one.
 
-**What is left out.** Host time, where Python issues a step more slowly than the device runs it; packing of
-chunks into messages; contention of compute and communication for memory.
+**What is left out.** Host time; packing of chunks into messages; contention for memory.
 """
 
 
