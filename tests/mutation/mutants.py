@@ -61,11 +61,11 @@ class Mutant(NamedTuple):
         return "".join(lines)
 
 
-def mutants(seed: int, count: int, folders: tuple[str, ...] = FOLDERS) -> list[Mutant]:
-    """The first mutants of a seed among all changes of the folders, each as likely as any other."""
+def mutants(seed: int, count: int) -> list[Mutant]:
+    """The first mutants of a seed among all changes of all folders, each as likely as any other."""
     every = (
         mutant
-        for folder in folders
+        for folder in FOLDERS
         for path in sorted((SOURCE / folder).rglob("*.py"))
         for mutant in mutants_of(path.relative_to(SOURCE).as_posix(), path.read_bytes().decode("utf-8"))
     )

@@ -1,7 +1,7 @@
 """``python -m tests.mutation.run``: change one thing in the sources, and see whether a test notices.
 
     make mutate SEED=1                              the 200 mutants of a seed; goes on where it stopped
-    make mutate SEED=1 MUTATE_ARGS='--count 20 --folders plan,cost'
+    make mutate SEED=1 MUTATE_ARGS='--folders plan,cost'    those in some folders
     make mutate SEED=1 MUTATE_ARGS='--again'        what survived, once more: after tests were written
     make mutate SEED=1 MUTATE_ARGS='--replay 17'    one mutant again, with the output of its tests
 
@@ -212,7 +212,8 @@ def main() -> int:
     parser.add_argument("--calls", action="store_true", help="note first which test calls what")
     parser.add_argument("--replay", type=int, metavar="NUMBER")
     given = parser.parse_args()
-    every = mutants(given.seed, given.count, tuple(given.folders.split(",")))
+    folders = given.folders.split(",")
+    every = [mutant for mutant in mutants(given.seed, given.count) if mutant.folder in folders]
     copy = given.state.resolve().parent / "mutate" / "src"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -221,7 +222,7 @@ def main() -> int:
         return 0
     known = json.loads(given.state.read_text(encoding="utf-8")) if given.state.exists() else {}
     ends = ("killed", "timeout") if given.again else ("killed", "timeout", "survived")
-    for folder in given.folders.split(","):
+    for folder in folders:
         todo = [m for m in every if m.folder == folder and known.get(m.key, {}).get("outcome") not in ends]
         if not todo:
             continue
