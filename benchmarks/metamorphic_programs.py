@@ -1,4 +1,4 @@
-"""Relations of times of tile programs and model steps: ``benchmarks/metamorphic_programs.py [N] [SEED]``.
+"""Relations of times of programs and model steps: ``PYTHONPATH=. python benchmarks/metamorphic_programs.py``.
 
 On every machine that is shipped, with random figures: the time of a program is between its bounds; twice the
 bandwidth or half the latency of a memory or network is never slower, but for scheduling anomalies of at most
