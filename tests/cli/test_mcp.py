@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_a_race_is_reported_with_advice_and_its_twin_is_clean(file: str) -> None
         "schedules": ["round-robin", "random", "adversarial"],
     }
     assert "cannot judge" in clean["error"]
+
+
+def test_a_program_is_checked_without_pytest(file: str, monkeypatch) -> None:
+    """``megatile[mcp]`` does not install it."""
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    monkeypatch.delitem(sys.modules, "megatile.cli.pytest_plugin", raising=False)
+    assert mcp.checked(f"{file}:shifted(32)", "dgx-h100")["clean"]
 
 
 def test_a_library_kernel_has_an_error_bar() -> None:

@@ -140,9 +140,12 @@ def _command(module: str, *arguments: str) -> dict[str, Any]:
     return {"ok": False, "problem": problem.strip()} | ({"try": advice} if advice else {})
 
 
+SCHEDULES = (("round-robin", 0), ("random", 1), ("adversarial", 0))
+"""The orders of units, with their seeds, in which a program is run to find races."""
+
+
 def checked(program: str, machine: str) -> dict[str, Any]:
     """Run a program under three schedules; what was found, or the machine's limits it keeps."""
-    from megatile.cli.pytest_plugin import SCHEDULES
     from megatile.cli.run import find_program
     from megatile.lowering.calls import check as check_plan
     from megatile.lowering.lowered import lower

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from megatile.cli.mcp import SCHEDULES
+
 MARKER = (
     "megatile(machine=, max_us=, races=True): the test returns a tile program or Plan, or a tuple of it and "
     "its arrays or shapes; it is checked on the machine, run for races, and predicted to take at most max_us"
 )
 FIXTURE = "megatile_machine"
-SCHEDULES = (("round-robin", 0), ("random", 1), ("adversarial", 0))
 _TIMES = pytest.StashKey[list[tuple[str, str, float, Any]]]()
 
 
