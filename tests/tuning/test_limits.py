@@ -21,15 +21,16 @@ from megatile.sim import TimeBudgetExceeded
 
 OVER = {"networks.net.latency": ["1 ns", "2 ns", "3 ns"]}
 SWEEP = """
-import os, sys, threading
+import multiprocessing, os, sys, threading
 from time import sleep
 import megatile as mt
 from tests.tuning.test_limits import *
 
 mt.simulate(rounds(10), machine=toy(1), engine="compiled")
 def began():
-    sleep(1)
-    print(*(c.pid for c in __import__("multiprocessing").active_children()), flush=True)
+    while len(multiprocessing.active_children()) < 2:
+        sleep(0.1)
+    print(*(c.pid for c in multiprocessing.active_children()), flush=True)
 threading.Thread(target=began, daemon=True).start()
 mt.sweep(rounds(ENDLESS), OVER, machine=toy(1), workers=2, progress=False)
 """
