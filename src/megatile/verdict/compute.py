@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.expr import Symbol
+from megatile.core.expr import Call, Expr, Symbol
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.passes.driver import rewrite_nodes
@@ -142,7 +142,10 @@ def special(study: Study) -> Iterator[Finding]:
     if study.lowered is not None and next(changes.products_by_hand(study.lowered.source), None) is not None:
         return
     lines = sorted(largest.without_lines(study, ("vector", "scalar")), key=lambda line: line.time_ps)
+    costly, works = _arithmetic(study), study.lowered is None
+    lines = [x for x in lines if works or x.source in costly]
     if lines:
+        fewer = "; no division, fewer special functions" if works or costly[lines[0].source] else ""
         costs = ", ".join(f"{_number(x)}: {1 - x.time_ps / study.base_ps:.0%}" for x in lines[:MAX_NAMED])
         yield from study.finding(
             "vector work", lines[0].time_ps, f"Plan timed again without line {_number(lines[0])}", bound=True,
@@ -150,9 +153,33 @@ def special(study: Study) -> Iterator[Finding]:
             reason=f"vector engines are busy {study.result.use('vector'):.0%}; without these lines the time "
             f"would be less by ({costs})",
             step=f"fewer operations in line {_number(lines[0])}: what can go after the loop, or be done once "
-            "for a row instead of for each element; no division, fewer special functions",
+            f"for a row instead of for each element{fewer}",
             source=lines[0].source,
         )  # fmt: skip
+
+
+def _arithmetic(study: Study) -> dict[str, bool]:
+    """Return the lines that compute elements, or reduce them, and whether they divide or call functions;
+    those that only move elements, and products, could do no less."""
+    found = dict[str, bool]()
+    for node in n.walk(study.lowered.source.body) if study.lowered is not None else ():
+        values = [m.value for m in n.walk((node,)) if isinstance(m, n.Store)]
+        parts = [p for value in values for p in _outside(value)] if isinstance(node, n.Parallel) else []
+        if parts or isinstance(node, (n.Reduce, n.Cumsum)):
+            costly = any(isinstance(p, Call) or getattr(p, "operator", "") in ("/", "//", "%") for p in parts)
+            line = changes.source_line(node)
+            found[line] = costly or found.get(line, False)
+    return found
+
+
+def _outside(value: Expr) -> Iterator[Expr]:
+    """Yield the operations of a value, but those that say where an element is."""
+    if not isinstance(value, Load):
+        inner = value.children()
+        if inner and getattr(value, "operator", "") != "cast":
+            yield value
+        for child in inner:
+            yield from _outside(child)
 
 
 def _number(line: largest.Line) -> str:

@@ -20,6 +20,7 @@ from megatile.plan.statements import rewritten
 from megatile.verdict import changes, needless
 from megatile.verdict.arguments import arguments_of
 from megatile.verdict.model import Finding
+from megatile.verdict.near import sums_in_tile
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
 PANELS = (8, 4, 16)
@@ -197,7 +198,8 @@ def alike(study: Study) -> Iterator[Finding]:
 
 def _merged_ps(study: Study, axis: int, blocks: int, once: set[str]) -> int | None:
     """Return the time with one block in so many along an axis: it loads the named tensors once, and all its
-    other commands have the work of all those blocks. None: there is no such grid."""
+    other commands have the work of all those blocks, but none more in tiles that have room for all of them
+    (rows that a block computes and does not store). None: there is no such grid."""
     assert study.lowered is not None
     source = study.lowered.source
     if source.launch.extents(source.launch.dispatch)[axis] % blocks:
@@ -207,15 +209,31 @@ def _merged_ps(study: Study, axis: int, blocks: int, once: set[str]) -> int | No
         return None
     table = bindings(source)
     tensors = {table[name].base for name in once}
+    shared = {t.name for t in low.plan.tiles if t.role != "local"}
+    room = _spare(source) >= blocks
 
     def change(s: pm.Statement) -> pm.Statement:
         if not isinstance(s, pm.Compute) or (s.engine == "dma" and any(r.tile in tensors for r in s.reads)):
+            return s
+        if room and not any(r.tile in shared for r in (*s.reads, s.write)):
             return s
         work = replace(s.work, flops=s.work.flops * blocks, bytes=s.work.bytes * blocks)
         return replace(s, work=work)
 
     streams = tuple(replace(x, body=rewritten(x.body, change)) for x in low.plan.streams)
     return study.plan_ps(replace(low.plan, streams=streams))
+
+
+def _spare(program: Program) -> int:
+    """Return how many times what blocks store would fit the tiles that they store it from."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    times = []
+    for copy in changes.block_copies(program):
+        if table[copy.to.source].base in tensors:
+            stored = [known(e) for e in copy.source.extents]
+            whole = prod(int(e) for e in table[copy.source.source].shape)
+            times.append(1 if None in stored else whole // max(1, prod(int(e or 1) for e in stored)))
+    return min(times, default=1)
 
 
 def _divided(program: Program) -> list[tuple[n.Copy, int, int]]:
@@ -310,9 +328,10 @@ def sectors(study: Study) -> Iterator[Finding]:
     line, (memory, row, factor) = max(found.waste.items(), key=lambda item: (item[1][2], item[0]))
     fine = HDA.from_dict(study.hda.to_dict(), **{f"memory.{memory}.sector": "1 B"})
     low = study.lower(study.lowered.source, fine)
+    ps = study.plan_ps(low.plan, fine) if low is not None else None
     yield from study.finding(
-        "uncoalesced access", study.plan_ps(low.plan, fine) if low is not None else None,
-        f"timed again as if '{memory}' moved single bytes", bound=True,
+        "uncoalesced access", max(ps, round(found.least_ps)) if ps is not None else None,
+        f"timed again as if '{memory}' moved single bytes, at its bandwidth", bound=True,
         bottleneck=f"uncoalesced access: '{memory}' moves {factor:.3g}× the bytes that are used",
         reason=f"rows of {format_bytes(row)} lie in whole sectors",
         step="let neighbouring lanes take neighbouring elements: wider tiles, or the other layout",
@@ -329,9 +348,13 @@ def contended_atomics(study: Study) -> Iterator[Finding]:
         return
     worst = max(every, key=lambda s: s.work.atomics)
     several = worst.work.atomics > 1
+    own = sums_in_tile(study.plan, study.hda, worst) if several else None
+    kept = study.plan_ps(own) if own is not None else None
     yield from study.finding(
-        "contended atomics", study.figures_ps(dict.fromkeys(names, 1 / IDEAL)),
-        "timed again with atomics that do not wait for each other", bound=True,
+        "contended atomics", study.figures_ps(dict.fromkeys(names, 1 / IDEAL)) if kept is None else kept,
+        "timed again with atomics that do not wait for each other" if kept is None else
+        f"Plan timed again with '{worst.write.tile}' of a block in a tile, added once at its end",
+        bound=kept is None,
         bottleneck="contended atomics: they change the same address, one after the other",
         reason=f"{worst.work.atomics} iterations of each block change one element of '{worst.write.tile}'"
         if several else f"every block changes the same elements of '{worst.write.tile}'",

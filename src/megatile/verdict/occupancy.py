@@ -23,6 +23,7 @@ from megatile.plan.counts import command_count
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
+from megatile.verdict.even import evened
 from megatile.verdict.model import Finding
 from megatile.verdict.serial import independent_parts, parts_in_grid
 from megatile.verdict.study import IDEAL, Study, collectives, rule
@@ -112,14 +113,17 @@ def _unequal_work(study: Study, level: Any, idle: float) -> Iterator[Finding]:
     each = np.bincount(unit, work)
     even = study.launch_ps + (study.base_ps - study.launch_ps) * float(each.mean() / max(1.0, each.max()))
     loops = any(isinstance(m, n.Loop) for r in _block_regions(study) for m in r.body)
+    equal = evened(study.plan, next(x.name for x in study.plan.levels if x.slots is not None))
+    timed = study.plan_ps(equal) if equal is not None else None
     yield from study.finding(
-        "block balance", max(even, study.base_ps * _shared_use(study)),
-        "as if blocks had equal work, at the rates of the memories that they share", bound=True,
+        "block balance", max(even, study.base_ps * _shared_use(study)) if timed is None else timed,
+        "as if blocks had equal work, at the rates of the memories that they share" if timed is None else
+        "Plan timed again with loops of the mean length in all blocks", bound=True,
         bottleneck="unequal work: the other blocks wait for the busiest",
         reason=f"the busiest of {len(work)} blocks has {most:.1f}× the mean work, and units are idle for "
         f"{idle:.0%} of the time after their last block ({level})",
-        step=f"deal the work out in turn: block b takes items b, b + {level.instances}, …, not a run of "
-        "neighbours (T.Persistent)" if loops else
+        step=f"pair long items with short ones: block b takes items b, {2 * level.instances - 1} - b, "
+        f"{2 * level.instances} + b, … of those that grow, not a run of neighbours" if loops else
         "divide the long blocks, or deal them out evenly (T.Persistent)", source=_kernel_line(study),
     )  # fmt: skip
 
@@ -289,7 +293,9 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
         )  # fmt: skip
         return
     ideal = _spread_ps(study, level)
-    if trial is not None and study.base_ps - trial.time_ps < MIN_PART * (study.base_ps - ideal):
+    launch = trial.lowered.source.launch if trial is not None else study.lowered.source.launch
+    more = launch.count(launch.dispatch) > level.instances
+    if trial is not None and (not more or study.base_ps - trial.time_ps < MIN_PART * (study.base_ps - ideal)):
         trial = None
     if trial is not None:
         ps, how, bound = (
@@ -378,7 +384,8 @@ def other_arguments(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
         return
     atomics = changes.atomics(study.lowered.source)
-    split = bool(atomics) and trial.lowered.plan.instances() <= study.plan.instances()
+    blocks = [x.plan.instances(x.plan.streams[-1].level) for x in (study.lowered, trial.lowered)]
+    split = bool(atomics) and blocks[1] < blocks[0]
     yield from study.finding(
         "split reduction" if split else "argument", trial.time_ps,
         f"program made and timed again with {arguments.text(trial)}",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from megatile.core.quantities import format_time
 from megatile.verdict import changes, footprint
 from megatile.verdict.model import Finding
+from megatile.verdict.near import shifted_near
 from megatile.verdict.study import Study, rule
 
 
@@ -18,10 +19,13 @@ def loaded_again(study: Study) -> Iterator[Finding]:
         one, times = found[0]
         unit = study.plan.levels[0].name if study.plan.levels else "unit"
         command = footprint.least_new(one, shares)
-        once = footprint.loaded_once(study.plan, shares, footprint.first_only(found))
+        near = shifted_near(study.plan, study.hda, found, shares)
+        once = footprint.loaded_once(near, shares, footprint.first_only(found))
+        ps, least = study.plan_ps(once), study.figures.least_ps if study.figures is not None else 0.0
         yield from study.finding(
-            "repeated loads", study.plan_ps(once),
-            "Plan timed again with every element loaded once",
+            "repeated loads", None if ps is None else max(ps, least),
+            "Plan timed again with every element loaded once"
+            + (", and lanes that share it" if near is not study.plan else ""),
             bottleneck=f"redundant traffic: every {unit} loads its part of "
             f"'{one.tile.name}' {times:.3g} times",
             reason="loads overlap those before them, nothing writes the tensor between, and the part fits "
