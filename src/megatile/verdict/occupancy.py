@@ -24,8 +24,9 @@ from megatile.plan.statements import rewritten
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
 from megatile.verdict.even import evened
+from megatile.verdict.fusion import totals
 from megatile.verdict.model import Finding
-from megatile.verdict.serial import independent_parts, parts_in_grid
+from megatile.verdict.serial import independent_parts, parts_in_grid, scan
 from megatile.verdict.study import IDEAL, Study, collectives, rule
 
 IDLE = 0.08
@@ -328,7 +329,15 @@ def _spread_ps(study: Study, level: Any) -> float:
     least = study.figures.least_ps if study.figures is not None else 0.0
     shorter = _shorter_loops(study.plan, dispatched, level.units // level.instances)
     alone = study.plan_ps(shorter) if shorter is not None else None
-    return max(others + rest, study.launch_ps + least, float(alone or 0))
+    return max(others + rest, study.launch_ps + least + _second_pass_ps(study), float(alone or 0))
+
+
+def _second_pass_ps(study: Study) -> float:
+    """Return how long it takes to load everything once more, as a scan must whose parts go to all units."""
+    if study.lowered is None or study.figures is None or scan(study.lowered.source) is None:
+        return 0.0
+    loaded = sum(sum(totals(study.plan, x).loaded.values()) for x in study.plan.streams)
+    return loaded / study.figures.bandwidth * 1e12 if study.figures.bandwidth else 0.0
 
 
 def _shorter_loops(plan: pm.Plan, level: str, parts: int) -> pm.Plan | None:
@@ -352,6 +361,11 @@ def _more_blocks(study: Study, level: Any) -> str:
     if any(loop.kind == "persistent" for loop in n.each(n.Loop, study.lowered.source.body)):
         return (
             f"as many blocks as the machine has units: block={level.units}, T.Persistent(…, {level.units}, …)"
+        )
+    if scan(study.lowered.source) is not None:
+        return (
+            "blocks for parts of each row, in two passes: the first sums the parts, the second begins each "
+            "part with what those before it add up to"
         )
     return "more, smaller blocks: smaller tiles, or divide the reduction and combine the parts"
 

@@ -352,6 +352,19 @@ def _carries(loop: n.Loop, table: Mapping[str, Binding], tensors: set[str]) -> b
     return False
 
 
+def scan(program: Program) -> n.Loop | None:
+    """Return the loop of blocks whose rounds store a part of a result and leave something to the next."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    for region in n.each(n.ScaleRegion, program.body):
+        for loop in region.body if region.scale == program.launch.dispatch else ():
+            if isinstance(loop, n.Loop) and _carries(loop, table, tensors):
+                stores = [r for m in n.walk(loop.body) for kind, r in n.regions(m) if kind == "write"
+                          and table[r.source].base in tensors]  # fmt: skip
+                if any(loop.var in symbols(e) for r in stores for e in r.expressions()):
+                    return loop
+    return None
+
+
 def parts_in_grid(program: Program) -> Program:
     """The iterations of such a loop (of parts, or of turns) as blocks of their own."""
     loop = independent_parts(program) or independent_turns(program)
