@@ -67,7 +67,8 @@ def totals(plan: pm.Plan, stream: pm.Stream) -> Totals:
         flops = (footprint.number(s.work.flops, env) or 0) * count
         found.tensor += flops if s.engine == "tensor" else 0
         found.vector += flops if s.engine == "vector" else 0
-        found.others |= s.engine == "tensor" or s.operation.startswith(("reduce", "cumsum", "atomic"))
+        along = any(name == "axis" for name, _ in s.attributes)  # sums and maxima
+        found.others |= s.engine == "tensor" or along or s.operation.startswith("atomic")
         for regions, into in ((s.reads, found.loaded), ((s.write,), found.stored)):
             for region in regions:
                 size = _bytes(tensors.get(region.tile), region, env)

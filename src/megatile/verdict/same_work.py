@@ -179,6 +179,7 @@ def leaves_out(one: pm.Plan, other: pm.Plan) -> bool:
     return False
 
 
+@cached_in_owner
 def useful_share(plan: pm.Plan) -> float:
     """Return the least share of the work that is not on elements beyond the edges of tensors: what copies
     between tensors and tiles fill of these."""
