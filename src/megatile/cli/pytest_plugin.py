@@ -82,6 +82,7 @@ def _checked(returned: Any, machine: Any, races: bool) -> float:
     from megatile.lowering.calls import check, is_program, simulate
     from megatile.lowering.lowered import Lowered, lower
     from megatile.plan.model import Plan
+    from megatile.plan.unwritten import check_first_reads
     from megatile.targets.interpret.run import run
     from megatile.targets.interpret.verify import random_arrays, verify
 
@@ -89,6 +90,7 @@ def _checked(returned: Any, machine: Any, races: bool) -> float:
     hda = machine if isinstance(machine, HDA) else find_machine(machine)
     if isinstance(found, Plan):
         check(found, hda)
+        check_first_reads(found)
         return simulate(found, *given, machine=hda).time_ps / 1e6
     if not is_program(found):
         pytest.fail(

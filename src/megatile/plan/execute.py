@@ -32,7 +32,6 @@ from megatile.plan.races import RaceWatch
 from megatile.plan.statements import tile_flows, write_of
 from megatile.plan.storage import Access, SlotStore, alike, allocate, read_inputs, resolve
 from megatile.plan.structure import check_structure
-from megatile.plan.unwritten import check_first_reads
 
 Array = Any
 
@@ -63,7 +62,6 @@ def execute(
     """
     require_plan(plan, "execute")
     check_structure(plan)
-    check_first_reads(plan)
     with enough_memory(f"executing plan '{plan.name}' of {plan.units} units"):
         run = Executor(plan, inputs or {}, order=order, races=races)
         run.run()

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from megatile.core.cached import cached_in_owner
 from megatile.plan.model import If, Loop, Plan, PlanError
 from megatile.plan.statements import reads_of, statements, tile_flows, tiles_bound, write_of
 from megatile.plan.text import statement_text
 
 
-@cached_in_owner
 def check_first_reads(plan: Plan) -> None:
     """Refuse a plan with results in which the first command on a local tile reads it.
 
-    Plans without results are there to be timed. Only tiles that no other stream names are followed. What a
-    branch does may be left out, so reads in branches are not judged, and writes there count.
+    For plans written by hand: those without results are there to be timed, and lowered ones may copy whole
+    rows before they change parts of them. Only tiles that no other stream names are followed. What a branch
+    does may be left out, so reads in branches are not judged, and writes there count.
     """
     if not any(tile.role in ("output", "inout") for tile in plan.tiles):
         return
