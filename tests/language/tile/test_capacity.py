@@ -62,7 +62,9 @@ def two_sums(threads: int, columns: int = 256) -> Any:
 
 def test_tiles_leave_registers_for_addresses() -> None:
     """512 threads have 128 registers each, and two tiles of 128 x 256 take them all."""
-    message = r"take 512 B of 'registers' in each of its 512 threads, and leave 0 of the 64 B"
+    message = (
+        r"take 512 B of 'registers' in each of its 512 threads, and leave 0 of the 64 B that addresses need"
+    )
     with pytest.warns(ProgramWarning, match=message):
         mt.lower(two_sums(512), machine="dgx-h100")
     with warnings.catch_warnings():

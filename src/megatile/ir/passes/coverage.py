@@ -86,12 +86,12 @@ class _Reach:
 def unreached(program: Program) -> Iterator[Finding]:
     """Dimensions of arguments that are only read, or only written, up to less than their extent.
 
-    Where the same steps reach the end of another dimension, nothing was rounded: the one is shifted against
-    the other, or it leaves a border alone.
+    Where the same steps reach the end of another dimension of that extent, nothing was rounded: the one is
+    shifted against the other, or it leaves a border alone.
     """
     table, reach = bindings(program), _Reach(program)
     found: dict[str, list[tuple[str, str, n.Region, n.Node]]] = {p.name: [] for p in program.params}
-    complete: set[frozenset[tuple[Expr, int]]] = set()
+    complete: set[tuple[frozenset[tuple[Expr, int]], int]] = set()
     for node in n.walk(program.body):
         for kind, region in _accesses(node):
             binding = table.get(region.source)
@@ -100,7 +100,7 @@ def unreached(program: Program) -> Iterator[Finding]:
                 for dim, one in enumerate(region.dims):
                     end = _end(reach, binding, region, dim)
                     if end is not None and end[0] >= end[1]:
-                        complete.add(reach.steps(one))
+                        complete.add((reach.steps(one), end[1]))
     for param in program.params:
         kinds = {kind for kind, *_ in found[param.name]}
         if len(kinds) != 1 or not all(isinstance(extent, int) for extent in param.shape):
@@ -112,8 +112,8 @@ def unreached(program: Program) -> Iterator[Finding]:
             last = max(end[0] for end in ends if end is not None)
             extent = max(end[1] for end in ends if end is not None)
             tiled = any(reach.tiles(region.dims[dim]) for _, _, region, _ in found[param.name])
-            steps = {reach.steps(region.dims[dim]) for _, _, region, _ in found[param.name]}
-            if tiled and 0 < last < extent and not steps & complete - {frozenset()}:
+            steps = {(reach.steps(region.dims[dim]), extent) for _, _, region, _ in found[param.name]}
+            if tiled and 0 < last < extent and not steps & complete - {(frozenset(), extent)}:
                 yield (
                     f"{_indices(last, extent)} of dimension {dim} of '{param.name}' is never "
                     f"{'read' if kinds == {'read'} else 'written'}",
