@@ -103,7 +103,7 @@ def _functions(tree: ast.AST, name: str = "", first: int = 0) -> dict[int, tuple
 
 
 def mutations(tree: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
-    """Expressions of functions, each with what stands in its place; texts of messages stay."""
+    """Return expressions of functions, each with its replacement; texts of messages stay."""
     found: list[tuple[ast.expr, ast.expr]] = []
     functions = [n for n in ast.walk(tree) if isinstance(n, Function)]
     inside = {id(n): n for f in functions for s in f.body for n in ast.walk(s)}

@@ -1,4 +1,4 @@
-"""Child processes that a signal has stopped: they are alive, answer nothing, and nobody is told."""
+"""Find child processes that a signal has stopped: they are alive and never answer."""
 
 from __future__ import annotations
 

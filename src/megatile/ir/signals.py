@@ -1,15 +1,14 @@
-"""What units signal and wait for, found out by running only that: without data, in no machine.
+"""Decide whether waits for counts may become waits for parities, by running signals and waits alone.
 
-A flag counts up for ever. A phase of it ends when each of the units that signal it has done so once more;
-who waits for the parity of a phase knows only whether its number is even or odd. That is the same as a wait
-for the count if
+A flag counts up. A phase ends when each unit that signals it has done so once more; a wait for the parity of
+a phase sees only whether its number is even or odd. That is the same as a wait for the count if
 
 * every phase has one signal of each unit that signals, whose parts cannot mix with those of the next phase;
-* whoever waits for the end of a phase is never more than that one phase behind.
+* a unit that waits for the end of a phase is at most that one phase behind.
 
-Both are found out by running the signals and waits of all units of a block: once with each unit that waits
-held up there, and once with each unit's arrivals held up. That covers every order, since nobody is ever held
-up by others being faster. What depends on data, or is too much, stays unknown.
+Both are decided by running the signals and waits of all units of a block: once with each waiting unit held
+up there, and once with each unit's arrivals held up. That covers every order, since no unit is delayed by
+others being faster. What depends on data, or is too long, is not decided.
 """
 
 from __future__ import annotations
@@ -169,7 +168,7 @@ class Protocol:
     signallers: dict[Key, set[int]]
 
     def is_safe(self) -> bool:
-        """Return whether phases never mix and no wait is more than a phase behind, whoever is slow."""
+        """Return whether phases never mix and no wait is more than a phase behind, in any order."""
         for unit, events in enumerate(self.units):
             waited: dict[Key, int] = {}
             for signals, key, phase in events:
@@ -207,7 +206,7 @@ class Protocol:
 
 
 class _Run:
-    """Units that go on as far as they can; ``limits``: phases that an arrival which is missing holds open."""
+    """Run units as far as they can; ``limits``: phases that a missing arrival holds open."""
 
     def __init__(self, protocol: Protocol):
         self.protocol = protocol

@@ -53,7 +53,7 @@ def peer_channels(
 
 
 def peer_channel_rate(figures: TransportFigures, library: str) -> float:
-    """Return bytes per second that one channel of a message carries; infinite where nothing is told."""
+    """Return the bytes per second of one channel of a message; infinite without a figure."""
     if figures.channel is None or library not in ("nccl", "rccl"):
         return inf
     tables = tables_of(library)

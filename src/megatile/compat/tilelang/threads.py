@@ -312,8 +312,8 @@ class _Threads:
         return [*allocs, n.ScaleRegion(scale, branches, span=branches[0].span)]
 
     def unit_of(self, roles: list[Role]) -> tuple[str, int]:
-        """The scale whose units are the roles, and its threads: warp groups where each role is one, else the
-        first warp of each role stands for it."""
+        """Return the scale whose units are the roles, and its threads: warp groups where each role is one;
+        else the first warp of each role does its work."""
         launch = b.current().launch
         groups = launch is not None and any(scale.name == "warpgroup" for scale in launch.scales)
         whole = all(len(one.members) == WARP_GROUP and one.first % WARP_GROUP == 0 for one in roles)
