@@ -5,6 +5,7 @@ machine, and the verdict says which. It is added to `megatile.sim.Result` by ``m
 """
 
 from megatile.verdict import (
+    blocks,
     combined,
     communication,
     compute,
@@ -28,8 +29,8 @@ from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES
 
 MODULES = (
-    combined, communication, compute, devices, exchange, fusion, imbalance, late, memory, narrow, needless,
-    occupancy, placing, serial, steps, traffic, unread,
+    blocks, combined, communication, compute, devices, exchange, fusion, imbalance, late, memory, narrow,
+    needless, occupancy, placing, serial, steps, traffic, unread,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

@@ -52,7 +52,7 @@ def _even(body: tuple[Any, ...], around: list[Env]) -> tuple[Any, ...]:
 
 
 def _length(loop: pm.Loop, env: Env) -> Any:
-    """Return how often a loop goes round in every unit; None where that is not known."""
+    """Return the trip counts of a loop, one per unit; None where they are unknown."""
     if any(symbols(e) - env.keys() for e in (loop.start, loop.stop, loop.step)):
         return None
     start, stop, step = (e.evaluate(env) for e in (loop.start, loop.stop, loop.step))

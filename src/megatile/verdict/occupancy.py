@@ -1,21 +1,16 @@
-"""Rules about how blocks fill the machine: tile sizes, waves, balance, residency, launches."""
+"""Rules about how blocks fill the machine: tile sizes, waves, residency, launches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr, Symbol, rebuild, trips, walk
+from megatile.core.expr import trips
 from megatile.core.quantities import format_bytes, format_time
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Rank
-from megatile.ir.launch import Launch
 from megatile.language.tile.capacity import thread_count
 from megatile.lowering.explain import counted, figures, spoken_unit
 from megatile.plan import model as pm
@@ -23,183 +18,32 @@ from megatile.plan.counts import command_count
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
-from megatile.verdict.even import evened
+from megatile.verdict.blocks import IDLE, UNEVEN, idle_share, kernel_line, level_of
 from megatile.verdict.fusion import totals
 from megatile.verdict.model import Finding
 from megatile.verdict.serial import independent_parts, parts_in_grid, scan
 from megatile.verdict.study import IDEAL, Study, collectives, rule
 
-IDLE = 0.08
-"""The share of the units' time, idle at the end, from which on that is a symptom."""
-UNEVEN = 1.3
-"""The longest block against the middle one."""
 MIN_LOAD_SHARE = 0.85
 """Share of the time that loads are busy before larger tiles are tried."""
 SHARE_OF_STARTUP = 0.15
 """Share of the time that engines' start-up takes before it is named."""
 MIN_PART = 0.5
 """Share of what is saved where all units work that other arguments must save, to be the remedy."""
-LONG = 4.0
-"""The longest block against the median one, from which on it is the time even where units have no block."""
-MAX_BLOCKS = 1 << 20
-"""Blocks of grids whose conditions are looked at."""
 LESS_WORK = 0.1
 """The share of the operations that other tiles must save to be called padding."""
 FEWER_BYTES = 0.1
 """The share of the bytes that other tiles must save for these to be called too small."""
 
 
-def _level(study: Study) -> Any:
-    """The level whose instances run in waves, with its figures, or None."""
-    if study.figures is None:
-        return None
-    return next((one for one in study.figures.levels if one.slots is not None), None)
-
-
-def _idle(study: Study) -> tuple[float, float]:
-    """The share of the units' time after their last block, and the largest block against the middle one."""
-    found, level = study.instances, _level(study)
-    if found is None or level is None or not len(found[0]):
-        return 0.0, 1.0
-    place, end, work, _ = found
-    last = np.zeros(level.units, np.int64)
-    _, where = np.unique(place, return_inverse=True)
-    np.maximum.at(last, where % level.units, end)
-    idle = float((end.max() - last).sum()) / max(1, level.units * study.base_ps)
-    return idle, float(work.max()) / max(1.0, float(np.median(work)))
-
-
-@rule("block balance")
-def balance(study: Study) -> Iterator[Finding]:
-    """Long blocks begin late, and the other units wait for them."""
-    idle, uneven = _idle(study)
-    level = _level(study)
-    if idle < IDLE or study.lowered is None:
-        return
-    if level.instances <= level.units * level.slots:
-        together = list(_unequal_work(study, level, idle))
-        yield from together
-        if together or (level.instances < level.units and uneven < LONG):
-            return
-    if uneven < UNEVEN:
-        return
-    ps: float | None = study.program_ps(lambda p: changes.with_hint(p, "reverse_blocks"))
-    how, bound = "program timed again with the last block first", False
-    step = "begin with the blocks that have most to do: count the grid's index down"
-    if ps is None or ps > study.base_ps * 0.95:
-        ps, how, bound = (
-            max(study.base_ps * (1 - idle), _dealt_out(study, level)),
-            "as if blocks were equal",
-            True,
-        )
-        step = "divide the long blocks, or deal them out evenly (T.Persistent)"
-    yield from study.finding(
-        "block balance", ps, how, bound=bound,
-        bottleneck="load imbalance between blocks: units wait at the end",
-        reason=f"the largest block has {uneven:.1f}× the work of the median one, and units are idle for "
-        f"{idle:.0%} of the time after their last block ({level})",
-        step=step, source=_kernel_line(study),
-    )  # fmt: skip
-
-
-def _unequal_work(study: Study, level: Any, idle: float) -> Iterator[Finding]:
-    """Blocks of one phase are all resident at once: the busiest sets the time of the launch."""
-    assert study.instances is not None
-    place, end, work, _ = study.instances
-    most = float(work.max()) / max(1.0, float(work.mean()))
-    used, unit = np.unique(place, return_inverse=True)
-    empty = (1 - len(used) / level.units) * float(end.max()) / study.base_ps
-    if most < UNEVEN or len(_block_regions(study)) > 1 or 2 * empty > idle:  # mostly units without a block
-        return
-    each = np.bincount(unit, work)
-    even = study.launch_ps + (study.base_ps - study.launch_ps) * float(each.mean() / max(1.0, each.max()))
-    loops = any(isinstance(m, n.Loop) for r in _block_regions(study) for m in r.body)
-    equal = evened(study.plan, next(x.name for x in study.plan.levels if x.slots is not None))
-    timed = study.plan_ps(equal) if equal is not None else None
-    yield from study.finding(
-        "block balance", max(even, study.base_ps * _shared_use(study)) if timed is None else timed,
-        "as if blocks had equal work, at the rates of the memories that they share" if timed is None else
-        "Plan timed again with loops of the mean length in all blocks", bound=True,
-        bottleneck="unequal work: the other blocks wait for the busiest",
-        reason=f"the busiest of {len(work)} blocks has {most:.1f}× the mean work, and units are idle for "
-        f"{idle:.0%} of the time after their last block ({level})",
-        step=f"pair long items with short ones: block b takes items b, {2 * level.instances - 1} - b, "
-        f"{2 * level.instances} + b, … of those that grow, not a run of neighbours" if loops else
-        "divide the long blocks, or deal them out evenly (T.Persistent)", source=_kernel_line(study),
-    )  # fmt: skip
-
-
-def _shared_use(study: Study) -> float:
-    """The share of the time in which the busiest memory works that all blocks load from."""
-    tensors = {study.hda.memory(t.memory).name for t in study.plan.tiles if t.role != "local"}
-    return max((study.busy(m.name) for m in study.hda.memories if m.cache or m.name in tensors), default=0.0)
-
-
-def _dealt_out(study: Study, level: Any) -> float:
-    """The time of as many blocks like the median one as have the work of all, in whole waves."""
-    if study.instances is None:
-        return 0.0
-    _, _, work, took = study.instances
-    waves = -(-float(work.sum()) / max(1.0, float(np.median(work))) // (level.units * level.slots))
-    return study.launch_ps + waves * float(np.median(took))
-
-
-def _kernel_line(study: Study) -> str:
-    return changes.source_line(next(iter(_block_regions(study)), None)) or study.line()
-
-
-def _block_regions(study: Study) -> list[Any]:
-    assert study.lowered is not None
-    source = study.lowered.source
-    return changes.regions_of_scale(source, source.launch.dispatch)
-
-
-@rule("few blocks in a phase")
-def phase_of_few(study: Study) -> Iterator[Finding]:
-    """One phase of a program runs on few of its blocks."""
-    level = _level(study)
-    if study.lowered is None or level is None:
-        return
-    source = study.lowered.source
-    regions = [r for r in n.each(n.ScaleRegion, source.body) if r.scale == source.launch.dispatch]
-    for region in regions if len(regions) > 1 else ():
-        working = [m for m in region.body if not isinstance(m, (n.Alloc, n.View, n.Hint))]
-        if len(working) != 1 or not isinstance(working[0], n.If) or working[0].orelse:
-            continue
-        blocks = _blocks_where(working[0].condition, source.launch)
-        rest = study.program_ps(partial(changes.without, nodes=[region]))
-        if blocks is None or rest is None or blocks * 2 > min(level.units, level.instances):
-            continue
-        rounds = [len(t) for m in n.each(n.Loop, working[0].body) if (t := trips(m)) is not None]
-        parts = min(level.units, level.instances, blocks * max(rounds, default=1))
-        yield from study.finding(
-            "few blocks in a phase", rest + (study.base_ps - rest) * blocks / max(1, parts),
-            f"program timed again without the phase, and its time divided over {parts} blocks", bound=True,
-            bottleneck=f"a phase on {blocks} of {source.launch.count(region.scale)} blocks; the others wait",
-            reason=f"it takes {format_time(study.base_ps - rest)} of {format_time(study.base_ps)}",
-            step="spread it: let every block do a part, or combine in the first phase (T.atomic_add)",
-            source=changes.source_line(working[0]),
-        )  # fmt: skip
-
-
-def _blocks_where(condition: Expr, launch: Launch) -> int | None:
-    """How many blocks a condition on their coordinates lets through."""
-    extents = launch.extents(launch.dispatch)
-    if any(isinstance(p, (Load, Rank, Symbol)) for p in walk(condition)) or prod(extents) > MAX_BLOCKS:
-        return None
-    grid = np.meshgrid(*(np.arange(e) for e in extents), indexing="ij")
-    named = rebuild(condition, lambda p: Symbol(f"axis{p.axis}") if isinstance(p, Coord) else p)
-    return int(np.count_nonzero(named.evaluate({f"axis{d}": x for d, x in enumerate(grid)})))
-
-
 @rule("tile size", search=True)
 def tile_size(study: Study) -> Iterator[Finding]:
     """Tiles that fill the machine badly, or are too small for what is loaded for them."""
-    level = _level(study)
+    level = level_of(study)
     if level is None or study.lowered is None:
         return
     arguments = arguments_of(study)
-    idle, uneven = _idle(study)
+    idle, uneven = idle_share(study)
     loads = max([study.busy(m.name) for m in study.hda.memories if m.cache] + [_use(study, "dma")])
     waves = (
         f"{level.instances} blocks are {level.waves:.2f} waves of {level.units * level.slots}, {level.slots} "
@@ -227,7 +71,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
             "padding", ps, how,
             bottleneck=f"padding: tiles reach over the edges, and {less:.0%} of the work is on nothing",
             reason="the extents are no multiples of the tiles, which are computed whole",
-            step=f"tiles that fit better: {step}", source=_kernel_line(study),
+            step=f"tiles that fit better: {step}", source=kernel_line(study),
         )  # fmt: skip
         return
     if idle > IDLE and uneven < UNEVEN and level.units < level.instances and level.waves < 8:
@@ -238,7 +82,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
             bottleneck="tail wave: the last blocks leave most of the machine idle",
             reason=f"{waves}; units are idle for {idle:.0%} of the time after their last block",
             step=f"another tile size: {step}" if step else "a tile size whose blocks fill whole waves, or "
-            "T.Persistent", source=_kernel_line(study),
+            "T.Persistent", source=kernel_line(study),
         )  # fmt: skip
         return
     if trial is None or study.figures is None:
@@ -256,7 +100,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
             bottleneck="tiles too small: loads limit the tensor engines" if _use(study, "tensor") else
             "tiles too small: too little work for what is loaded",
             reason=f"loads are busy {loads:.0%}, tensor engines {_use(study, 'tensor'):.0%}; {waves}",
-            step=f"another tile size: {step}", source=_kernel_line(study),
+            step=f"another tile size: {step}", source=kernel_line(study),
         )  # fmt: skip
         return
     kind = "tensor" if _use(study, "tensor") else "vector"
@@ -266,7 +110,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
         "tile size", ps, how,
         bottleneck="tile size: another one is faster" if larger else "tile shape: another one is faster",
         reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}{otherwise}",
-        step=f"another tile size: {step}", source=_kernel_line(study),
+        step=f"another tile size: {step}", source=kernel_line(study),
     )  # fmt: skip
 
 
@@ -312,7 +156,7 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
         bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
         reason=str(level),
         step=_more_blocks(study, level) if trial is None else f"more blocks: {arguments.step(trial)}",
-        source=_kernel_line(study),
+        source=kernel_line(study),
     )  # fmt: skip
 
 
@@ -379,7 +223,7 @@ def other_arguments(study: Study) -> Iterator[Finding]:
     """Arguments that decide neither tiles nor stages: how far a reduction is split, chunks, panels."""
     if study.lowered is None:
         return
-    level = _level(study)
+    level = level_of(study)
     arguments = arguments_of(study)
     names = arguments.named("grid", "other") + (arguments.named("tile", "stages") if level is None else [])
     if not names or (level is not None and level.instances < level.units):
@@ -414,7 +258,7 @@ def other_arguments(study: Study) -> Iterator[Finding]:
 @rule("occupancy", search=True)
 def occupancy(study: Study) -> Iterator[Finding]:
     """More resident blocks would hide latency, and something limits them."""
-    level = _level(study)
+    level = level_of(study)
     if level is None or level.instances <= level.units * level.slots or study.lowered is None:
         return
     more = tuple(replace(x, slots=x.slots + 1) if x.slots is not None else x for x in study.plan.levels)
@@ -436,7 +280,7 @@ def occupancy(study: Study) -> Iterator[Finding]:
         "occupancy", study.plan_ps(replace(study.plan, levels=more)),
         f"Plan timed again with {level.slots + 1} resident blocks", bound=True,
         bottleneck=f"low occupancy, limited by {level.limit}: too few blocks hide each other's latency",
-        reason=str(level), step=step, source=_kernel_line(study),
+        reason=str(level), step=step, source=kernel_line(study),
     )  # fmt: skip
 
 
