@@ -44,14 +44,14 @@ def test_a_stopped_worker_breaks_its_pool(monkeypatch):
         waiting = {pool.submit(time.sleep, 600) for _ in range(2)}
         os.kill(*pids, signal.SIGSTOP)
         with pytest.raises(BrokenExecutor, match=rf"a worker \(process {min(pids)}\) was stopped"):
-            first_done(pool, waiting)
+            first_done(pool, waiting, StopWatch())
 
 
 def test_the_first_result_or_the_end_of_the_time():
     with ThreadPoolExecutor(1) as pool:
         quick = pool.submit(int)
         slow = pool.submit(time.sleep, 0.2)
-        assert first_done(pool, {quick, slow}) == {quick}
+        assert first_done(pool, {quick, slow}, StopWatch()) == {quick}
         with pytest.raises(TimeoutError):
-            first_done(pool, {slow}, time.monotonic() + 0.05)
-    assert first_done(pool, set()) == set()
+            first_done(pool, {slow}, StopWatch(), time.monotonic() + 0.05)
+    assert first_done(pool, set(), StopWatch()) == set()

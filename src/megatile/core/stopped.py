@@ -39,25 +39,25 @@ def _is_stopped(child: int) -> bool:
 
 
 def first_done(
-    executor: Executor, waiting: Collection[Future[Any]], end: float | None = None
+    executor: Executor, waiting: Collection[Future[Any]], stopped: StopWatch, end: float | None = None
 ) -> set[Future[Any]]:
     """Wait until a future is done, or until ``end`` (`TimeoutError`).
 
-    If a worker of a process pool is stopped meanwhile, all are killed and the pool counts as broken.
+    If a worker of a process pool is stopped meanwhile, all are killed and the pool counts as broken;
+    ``stopped`` is the same for all calls for a pool, as the other workers go on.
     """
-    stopped = StopWatch()
     while waiting:
         processes = _workers(executor)
         left = None if end is None else max(0.0, end - time.monotonic())
         look = left if not processes else LOOK_SECONDS if left is None else min(LOOK_SECONDS, left)
         done, _ = wait(waiting, look, return_when=FIRST_COMPLETED)
+        if (lost := stopped.lost(processes)) and len(done) < len(waiting):
+            kill_workers(executor)
+            raise BrokenExecutor(f"a worker (process {lost[0]}) was stopped")
         if done:
             return done
         if left == 0:
             raise TimeoutError
-        if lost := stopped.lost(processes):
-            kill_workers(executor)
-            raise BrokenExecutor(f"a worker (process {lost[0]}) was stopped")
     return set()
 
 

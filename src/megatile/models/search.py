@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from megatile.core.cached import cached
 from megatile.core.files import exists, read_text, write_text
 from megatile.core.rows import data_frame
-from megatile.core.stopped import first_done, kill_workers
+from megatile.core.stopped import StopWatch, first_done, kill_workers
 from megatile.core.tables import text_table
 from megatile.hda import HDA, machine as find_machine
 from megatile.models import aiconfigurator
@@ -335,9 +335,9 @@ def _on_workers(executor: Executor, jobs: list[_Job]) -> list[dict[str, float]]:
     advice = "memory may be short: give fewer workers; with the same store= the search goes on where it was"
     try:
         futures = [executor.submit(_simulate, job) for job in jobs]
-        waiting = set(futures)
+        waiting, stopped = set(futures), StopWatch()
         while waiting:
-            waiting -= first_done(executor, waiting)
+            waiting -= first_done(executor, waiting, stopped)
         return [future.result() for future in futures]
     except BrokenProcessPool:
         raise ModelError("a worker was killed", advice=advice) from None

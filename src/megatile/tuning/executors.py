@@ -22,7 +22,7 @@ from typing import Any
 
 from megatile.core.errors import MegatileError
 from megatile.core.limits import deadline
-from megatile.core.stopped import first_done, kill_workers
+from megatile.core.stopped import StopWatch, first_done, kill_workers
 from megatile.sim import TimeBudgetExceeded
 from megatile.sim.compiled import compiled
 from megatile.tuning.work import Outcome, Task, TuneError
@@ -66,6 +66,7 @@ class Workers:
             return
         task = None if isinstance(self.executor, _Forked) else self.task
         waiting: dict[Future[list[Any]], list[int]] = {}
+        stopped = StopWatch()
         try:
             more = True
             while more or waiting:
@@ -76,7 +77,7 @@ class Workers:
                         with _lost_workers():
                             waiting[self.executor.submit(_do, task, step, piece)] = piece
                 with _lost_workers():
-                    done = first_done(self.executor, waiting, deadline())
+                    done = first_done(self.executor, waiting, stopped, deadline())
                 for future in sorted(done, key=lambda f: waiting[f]):
                     keep(waiting.pop(future), _result(future))
         finally:
