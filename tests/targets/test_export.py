@@ -104,6 +104,35 @@ def test_roles_wait_by_parity() -> None:
     assert "T.gemm(a[k_2 % 2, 64 : 128, 0 : 16], b[k_2 % 2, 0 : 16, 0 : 64], c_2)" in text
 
 
+@pytest.mark.parametrize("put", [False, True])
+def test_blocks_of_a_cluster_meet_where_their_regions_end(put: bool, tmp_path: Path) -> None:
+    """Phases are barriers in one kernel; a block has started before a put to it, and outlives it."""
+
+    @T.program
+    def phases(X: T.Tensor((4, 8), "f32"), W: T.Tensor((4, 8), "f32"), Y: T.Tensor((4, 8), "f32")):
+        with T.Kernel(cluster=2, block=2, threads=128), T.Scale("cluster") as (c, _):
+            with T.Scale("block") as (b, m):
+                t = T.alloc((8,), "f32", level="l1")
+                u = T.alloc((8,), "f32", level="l1")
+                T.copy(t, X[c * 2 + b, :])
+                if put:
+                    T.copy(u, t, dst=(b + 1) % m)
+                T.copy(W[c * 2 + b, :], t)
+            with T.Scale("block") as (b, m):
+                v = T.alloc((8,), "f32", level="l1")
+                T.copy(v, W[c * 2 + (b + 1) % m, :])
+                T.copy(Y[c * 2 + b, :], v)
+
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    found = round_trip(phases, x, np.zeros_like(x), np.zeros_like(x), folder=tmp_path)
+    np.testing.assert_array_equal(found[2], x[[1, 0, 3, 2]])
+    lines = [line.strip() for line in mt.export(phases, "tilelang").splitlines()]
+    meets = [at for at, line in enumerate(lines) if line == "T.cluster_sync()"]
+    puts = [at for at, line in enumerate(lines) if line.startswith("T.copy_cluster")]
+    assert len(meets) == 1 + put
+    assert all(any(at < p for at in meets) and any(at > p for at in meets) for p in puts)
+
+
 def test_a_missing_wait_is_found_in_the_exported_text(tmp_path: Path) -> None:
     program, arrays, _ = allgather_gemm()
     text = mt.export(program, "tilelang")

@@ -73,7 +73,7 @@ class Kernels:
         if node.scale == "block":
             self.found.append(DeviceKernel(node.body, True, inner, conditions))
             return
-        body: list[n.Node] = []
+        regions: list[tuple[n.Node, ...]] = []
         for one in node.body:  # of a cluster: only regions of its blocks
             if not isinstance(one, n.ScaleRegion) or one.scale != "block":
                 raise CompileError(
@@ -81,8 +81,8 @@ class Kernels:
                     place=one.place,
                     advice='write it for the blocks: with T.Scale("block")',
                 )
-            body += one.body
-        self.found.append(DeviceKernel(tuple(body), True, (*inner, "block"), conditions))
+            regions.append(one.body)
+        self.found.append(DeviceKernel(_met(regions), True, (*inner, "block"), conditions))
 
     def _around(self, node: n.Node, scales: tuple[str, ...], conditions: tuple[Expr, ...]) -> None:
         """A loop or branch of the device around grids."""
@@ -111,6 +111,36 @@ class Kernels:
             last.body = (*last.body, node)
         else:
             self.found.append(DeviceKernel((node,), False, scales, conditions))
+
+
+def _met(regions: list[tuple[n.Node, ...]]) -> tuple[n.Node, ...]:
+    """Join the regions of a cluster's blocks, with the barriers that hardware needs.
+
+    Blocks meet between regions, before the first put to another block, which must have started and be done
+    with tiles whose memory the target shares, and after the last one, which must not find it ended.
+    """
+    body: list[n.Node] = []
+    for statements in regions:
+        if body:
+            body.append(n.Barrier("block", span=body[-1].span))
+        body += statements
+    puts = [at for at, one in enumerate(body) if _puts_to_a_block(one)]
+    if puts:
+        first, last = puts[0], puts[-1]
+        if not any(isinstance(one, n.Barrier) and one.scale == "block" for one in body[last + 1 :]):
+            body.append(n.Barrier("block", span=body[last].span))
+        if first == 0 or not isinstance(body[first - 1], n.Barrier):
+            body.insert(first, n.Barrier("block", span=body[first].span))
+    return tuple(body)
+
+
+def _puts_to_a_block(node: n.Node) -> bool:
+    return any(
+        isinstance(one, n.Copy)
+        and (one.dst is not None or one.src is not None)
+        and (one.scale or scale) == "block"
+        for scale, one in n.with_scales((node,), "block")
+    )
 
 
 def _bound(node: n.Node, values: dict[str, Expr]) -> n.Node:
