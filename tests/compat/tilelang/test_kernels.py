@@ -566,3 +566,30 @@ def test_all_units_at_once_read_new_tensors_only_where_a_launch_has_written():
     assert (through(np.ones(128, "f4"), 128) == 2).all()
     with pytest.raises(MegatileError, match=r"'W' is read before it is written: element \(0,\)"):
         through(np.ones(128, "f4"), 96)
+
+
+@pytest.mark.parametrize("grids", [(2, 2), (1, 1), (2,)])
+def test_parts_that_another_kernel_of_the_function_writes_are_not_missed(grids, recwarn):
+    """Warnings of rounded grids are for tensors of one kernel."""
+
+    @T.prim_func
+    def copied(X: T.Tensor((64, 8), T.float32), Y: T.Tensor((64, 8), T.float32)):
+        for part, count in enumerate(grids):
+            with T.Kernel(count, threads=32) as b:
+                t = T.alloc_shared((16, 8), T.float32)
+                T.copy(X[part * 32 + b * 16, 0], t)
+                T.copy(t, Y[part * 32 + b * 16, 0])
+
+    said = [str(w.message) for w in recwarn]
+    assert any("never written" in text for text in said) == (len(grids) == 1)
+
+
+def test_ranks_that_are_not_known_yet_give_no_warning_of_rounded_grids(recwarn):
+    @T.prim_func
+    def of_my_rank(X: T.Tensor((64, 8), T.float32), Y: T.Tensor((64, 8), T.float32)):
+        with T.Kernel(2, threads=32) as b:
+            t = T.alloc_shared((16, 8), T.float32)
+            T.copy(X[T.get_rank() * 32 + b * 16, 0], t)
+            T.copy(t, Y[T.get_rank() * 32 + b * 16, 0])
+
+    assert not recwarn.list

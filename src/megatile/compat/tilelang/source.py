@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
@@ -17,9 +18,10 @@ from megatile.compat.tilelang.arrays import shape_for, strides_for
 from megatile.compat.tilelang.launch import Kernel
 from megatile.compat.tilelang.ranks import world_size
 from megatile.compat.tilelang.reader import TileLangReader
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, Remark
 from megatile.core.expr import Expr, Symbol as Var, linear
 from megatile.hda import machine as find_machine
+from megatile.ir.passes.coverage import unreached
 from megatile.ir.program import Program
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import NoLaunchError, ProgramBuilder, located
@@ -88,8 +90,11 @@ class Source:
         """Devices that run the kernel together: all of the process group if it names others."""
         if RANKS.get():
             return RANKS.get()
-        words = set(self.function.__code__.co_names)
-        return world_size() if words & BETWEEN_RANKS else 1
+        return world_size() if self.names_ranks else 1
+
+    @property
+    def names_ranks(self) -> bool:
+        return not BETWEEN_RANKS.isdisjoint(self.function.__code__.co_names)
 
     def extents(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> dict[str, int]:
         """Symbolic extents that the shapes of all arrays show: the function is read up to its launch."""
@@ -141,8 +146,10 @@ class Source:
             raise NoLaunchError(
                 f"'{self.__name__}' has no launch", advice="put its statements under 'with T.Kernel(...):'"
             )
-        for text in dict.fromkeys(w for p in state.programs for w in p.warnings):
-            warnings.warn(text, ProgramWarning, stacklevel=4)
+        state.programs = together(state.programs)
+        if state.ranks > 1 or not self.names_ranks:
+            for text in dict.fromkeys(w for p in state.programs for w in p.warnings):
+                warnings.warn(text, ProgramWarning, stacklevel=4)
         numbers = {name: value for name, value in given.items() if getattr(value, "shape", None) is None}
         return replace(self._built(state, result), again=partial(self.again, numbers))
 
@@ -202,6 +209,20 @@ class Source:
             not isinstance(result, (tuple, list)),
             state.ranks,
         )
+
+
+def together(programs: list[Program]) -> list[Program]:
+    """Drop warnings of parts that one kernel leaves to another: each is looked at alone."""
+    names = Counter(p.name for program in programs for p in program.params)
+    shared = {name for name, count in names.items() if count > 1}
+    if not shared:
+        return programs
+    left = [{Remark(text, span.place() if span else None, advice)
+             for text, span, advice in unreached(program, shared)} for program in programs]  # fmt: skip
+    return [
+        replace(program, warnings=tuple(w for w in program.warnings if w not in dropped))
+        for program, dropped in zip(programs, left, strict=True)
+    ]
 
 
 def bind_shapes(

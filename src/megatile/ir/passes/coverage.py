@@ -6,7 +6,7 @@ T.Kernel(block=N // bN) as bx; T.copy(C[0, bx * bN], c)      N = 100, bN = 32: c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from megatile.core.expr import Binary, Const, Expr, Symbol, known, linear, simplify
 from megatile.core.placement import Replicate, Shard
@@ -83,8 +83,9 @@ class _Reach:
         return True
 
 
-def unreached(program: Program) -> Iterator[Finding]:
-    """Dimensions of arguments that are only read, or only written, up to less than their extent.
+def unreached(program: Program, among: Container[str] | None = None) -> Iterator[Finding]:
+    """Dimensions of arguments (those ``among`` these names) that are only read, or only written, up to less
+    than their extent.
 
     Where the same steps reach the end of another dimension of that extent, nothing was rounded: the one is
     shifted against the other, or it leaves a border alone.
@@ -104,6 +105,8 @@ def unreached(program: Program) -> Iterator[Finding]:
     for param in program.params:
         kinds = {kind for kind, *_ in found[param.name]}
         if len(kinds) != 1 or not all(isinstance(extent, int) for extent in param.shape):
+            continue
+        if among is not None and param.name not in among:
             continue
         for dim in range(len(param.shape)):
             ends = [_end(reach, table[source], region, dim) for _, source, region, _ in found[param.name]]
