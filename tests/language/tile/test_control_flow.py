@@ -9,6 +9,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from megatile.core.errors import MegatileError
 from megatile.ir.parser import parse
 from megatile.targets.interpret.errors import RunError
 
@@ -258,6 +259,22 @@ def test_units_wait_for_each_other_in_a_while() -> None:
         lock, total = np.zeros(1, np.int32), np.zeros(1, np.int32)
         mt.run(kernel, lock, total, schedule=schedule, seed=3)
         assert (lock[0], total[0]) == (0, 6), schedule
+
+
+def test_a_while_may_take_as_many_turns_as_its_bound() -> None:
+    @T.program
+    def kernel(x: T.Tensor((1,), "i32")):
+        with T.Kernel(block=1):
+            while T.bounded(x[0] > 0, 7):
+                x[0] = x[0] - 1
+
+    for run in (mt.run, lambda kernel, x: mt.compile(kernel)(x)):
+        x = np.full(1, 7, np.int32)
+        run(kernel, x)
+        assert x[0] == 0
+        with pytest.raises(MegatileError, match="has not ended after 7 turns"):
+            run(kernel, np.full(1, 8, np.int32))
+    assert mt.execute(kernel, np.full(1, 7, np.int32), machine="dgx-h100")["x"][0] == 0
 
 
 def test_a_while_that_never_ends_is_an_error_of_the_run() -> None:

@@ -115,7 +115,7 @@ class _Jumps:
         )
         inner = replace(node, kind="serial", stop=Symbol(width))
         again = n.Loop(
-            "serial", self.fresh("doubling"), Const(0), Const(most.bit_length()), span=node.span,
+            "serial", self.fresh("doubling"), Const(0), Const((most + 1).bit_length()), span=node.span,
             body=(inner, n.Let(width, doubled)),
         )  # fmt: skip
         ended = n.ReadScalar(self.fresh("while_goes_on"), _is_zero(broken), 0, span=node.span)

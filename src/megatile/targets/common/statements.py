@@ -61,23 +61,24 @@ def _loop(scope: Scope, node: n.Loop) -> None:
     if by is None:
         step = f"divisor(failure, {scope.gen.failure_site('loop', 'a loop with step {} never ends')}, {step})"
     down = by is not None and by < 0
-    declared, end = "long ", f"{name}_stop"
+    declared, end, bounded = "long ", f"{name}_stop", node.kind == "bounded"
     if scope.frame is not None:
         declared, name, end = "", scope.frame.add("long", name), scope.frame.add("long", end)
-    elif node.kind == "bounded":
+    elif bounded:
         scope.text.add(f"long {name}, {end};")
         declared = ""
-    test = f"{name} {'>' if down else '<'} {end}"
+    # Behind its last turn, the condition of a 'while' has to end it.
+    test = f"{name} {'<=' if bounded else '>' if down else '<'} {end}"
     head = f"for ({declared}{name} = {start}, {end} = {stop}; {test}; {name} += {step})"
     limits = None if down else scope.loop_limits(node)
     with scope.text.block(head), scope.known(node.var, Value(name, "int"), limits):
-        if node.kind == "bounded" and scope.frame is not None:
+        if bounded and scope.frame is not None:
             scope.frame.states += 1
             scope.text.add(f"f->is.state = {scope.frame.states}; return TURN; case {scope.frame.states}:;")
         gen.statements(scope, node.body)
-    if node.kind == "bounded":
+    if bounded:
         site = scope.gen.failure_site("while", "a 'while' has not ended after {} turns")
-        scope.text.add(f"if ({name} >= {end}) fail(failure, {site}, {end});")
+        scope.text.add(f"if ({name} > {end}) fail(failure, {site}, {end});")
 
 
 @rule(n.Break, n.Continue)

@@ -53,7 +53,8 @@ def _loop(machine: Interpreter, node: n.Loop, unit: Unit) -> Task:
     start, stop, step = (int(machine.value(e, unit)) for e in (node.start, node.stop, node.step))
     if step == 0:
         raise RunError("a loop with step 0 never ends", advice="give a step of at least 1")
-    for index in range(start, stop, step):
+    leaving = 1 if node.kind == "bounded" else 0  # a turn whose condition has to end the loop
+    for index in range(start, stop + leaving, step):
         unit.node = node
         _set(machine, unit, node.var, index)
         try:
