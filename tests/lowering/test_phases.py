@@ -99,3 +99,52 @@ def test_turns_of_a_loop_of_phases_never_wait_in_the_places_of_others() -> None:
     runs = [stream.units for stream in lowered.plan.streams if stream.level == "block"]
     assert runs[0][:2] == ((0, 64, 1), (128, 192, 1))
     assert runs[1][:2] == ((64, 128, 1), (192, 256, 1))
+
+
+def roles_among_phases(order: str):
+    """Phases that add one: ``r`` by a producing and a consuming warp group, ``b`` by blocks."""
+
+    @T.program
+    def kernel(X: T.Tensor((4, 8), "f32"), Y: T.Tensor((4, 8), "f32"), Z: T.Tensor((4, 8), "f32")):
+        with T.Kernel(block=2, warpgroup=2):
+            for kind, (before, after) in zip(order, [(X, Y), (Y, Z)], strict=True):
+                with T.Scale("block") as (b, _):
+                    if kind == "r":
+                        slot = T.alloc((2, 2, 4), "f32", level="l1")
+                        with T.Scale("warpgroup") as (role, _):
+                            full = T.alloc((2,), "i32", level="l1")
+                            y = T.alloc((2, 4), "f32", level="l0")
+                            if role == 0:
+                                for k in T.serial(2):
+                                    T.copy(slot[k, 0:2, 0:4], before[b * 2, k * 4])
+                                    T.signal(full[k], dst=1)
+                            else:
+                                for k in T.serial(2):
+                                    T.wait(full[k], 1)
+                                    for i, j in T.Parallel(2, 4):
+                                        y[i, j] = slot[k, i, j] + 1.0
+                                    T.copy(after[b * 2, k * 4], y)
+                    else:
+                        x = T.alloc((2, 8), "f32", level="l1")
+                        T.copy(x, before[b * 2, 0])
+                        for i, j in T.Parallel(2, 8):
+                            x[i, j] = x[i, j] + 1.0
+                        T.copy(after[b * 2, 0], x)
+
+    return kernel
+
+
+@pytest.mark.parametrize("order", ["rb", "br", "rr"])
+def test_blocks_of_one_phase_have_no_warp_groups_of_another(order: str) -> None:
+    x = np.arange(32, dtype="f4").reshape(4, 8)
+    lowered = mt.lower(roles_among_phases(order), machine="dgx-h100")
+    found = mt.execute(lowered, x, 0 * x, 0 * x)
+    np.testing.assert_array_equal(found["Z"], x + 2)
+    units = [
+        unit
+        for s in lowered.plan.streams
+        if s.level == "warpgroup"
+        for run in s.units
+        for unit in range(*run)
+    ]
+    assert sorted(units) == list(range(16 if order == "rr" else 8))

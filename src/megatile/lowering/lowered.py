@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from megatile.ir.passes.resolve_views import ResolveViews
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.lowering import gathered, phases, statements
+from megatile.lowering.levels import LoweredLevel
 from megatile.lowering.passes.choose_collectives import ChooseCollectives
 from megatile.lowering.passes.choose_implementations import ChooseImplementations
 from megatile.lowering.passes.place_tiles import PlaceTiles
@@ -211,6 +213,13 @@ def lower(
         return Lowered(program, done[-1].program, hda, done, state.homes.found, plan, state, function)
 
 
+def _idle(level: LoweredLevel) -> tuple[tuple[int, int, int], ...]:
+    """The instances of a level whose parents have another region, one without such units."""
+    busy = sorted(run for stream in level.streams for run in stream.runs)
+    ends = [(0, 0), *((first, last) for first, last, _ in busy), (level.instances, level.instances)]
+    return tuple((last, first, 1) for (_, last), (first, _) in pairwise(ends) if last < first)
+
+
 def assemble(state: LoweringState) -> pm.Plan:
     """Return the Plan of all streams, with slots, places and versions."""
     levels, place = placed(state)
@@ -219,8 +228,9 @@ def assemble(state: LoweringState) -> pm.Plan:
         for stream in level.streams:
             if not stream.out and level is state.first and state.levels:
                 continue
-            runs = ((0, level.instances, 1),) if len(level.streams) == 1 else stream.runs
-            streams.append(pm.Stream(runs, tuple(stream.out), level.name))
+            streams.append(pm.Stream(stream.runs, tuple(stream.out), level.name))
+        idle = _idle(level)
+        streams += [pm.Stream(idle, (), level.name)] if idle else []
     used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
     tiles = [
         replace(t, versions=state.declared.versions.get(t.name, 1)) for t in state.declared.tiles.values()

@@ -30,19 +30,20 @@ ROUNDS = 4096
 
 
 def by_messages(scope: StreamScope, node: n.Copy) -> bool:
-    """Return whether a put or get could be messages; where ``impl=`` asks for them, it is written so."""
+    """Write a put or get as messages and return True; False: it cannot be."""
     mine = _blocks(scope, node)
     pair = None if mine is None else _pair(scope, node, *mine)
     if mine is None or pair is None:
         return False
     target, source = mine
+    extents = [extent for a in source.axes if (extent := known(a.extent)) is not None]
+    if len(extents) < len(source.axes):
+        return False
     request = copy_request(scope, target, source, scope.place.launch.scales[scope.group[1] - 1].name, True)
-    if node.impl != "software_channel":
-        return True
     chosen(scope, request, node.impl)
     slots, most = channel_of(request)
     rows = known(length(source, 0)) or 1
-    row = math.prod(known(a.extent) or 1 for a in source.axes) // rows * itemsize(source.home.dtype)
+    row = math.prod(extents) // rows * itemsize(source.home.dtype)
     each = next(e for e in range(min(rows, max(1, (most or rows * row) // row)), 0, -1) if rows % e == 0)
     to, member, taken, feeds, members = pair
     channel = pm.Channel(
@@ -122,7 +123,7 @@ def _alike(scope: StreamScope, other: Block) -> bool:
     tiles."""
     stream, rounds = scope.stream, {turn.name for turn in scope.turns}
     return (
-        stream.count == scope.level.total
+        stream.everyone
         and stream.depth == len(scope.turns) + len(scope.conditions)
         and all(symbols(c) <= rounds for c in scope.conditions)
         and all(symbols(a.start) <= rounds for a in other.axes)

@@ -86,7 +86,8 @@ def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     level, part = state.levels[scale], state.structure.parts[id(node)]
     first, each, times, stride = part
     parent = scope.place
-    stream = Stream(level, part)
+    shared = scope.level is level.parent and not scope.stream.everyone
+    stream = Stream(level, part, scope.stream if shared else None)
     level.streams.append(stream)
     number = unit if level.parents > 1 else unit - first
     if level.parents > 1:
@@ -100,11 +101,8 @@ def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     inner = number % stride if times > 1 else number
     if stride > each:
         inner = inner % each
-    if level.total > each:
-        index = unit % level.total if level.parents > 1 else unit
-        mine = (index >= first) & (index <= part.last)
-        if stride > each:
-            mine = mine & ((index - first) % stride < each)
+    if level.total > each or shared:
+        mine = stream.runs_it(unit)
         stream.meets = lambda key: select(mine, key * times + turn, -1)
     values: dict[str, Expr] = {"unit": above}
     below = times
@@ -119,6 +117,8 @@ def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     if scales[-1].count == each and not level.communicates:
         inner = rasterised(inner, scales[-1].extents, node.body)
     low, high = (first, part.last) if level.parents == 1 else (0, level.instances - 1)
+    if shared:
+        low, high = int(stream.units[0]), int(stream.units[-1])
     ranges = {"unit": (low, high)}
     path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
     place = Place(launch, path)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Expr, Symbol, simplify, unit
+from megatile.core.expr import ZERO, Const, Expr, Symbol, simplify, unit
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
@@ -43,10 +43,14 @@ NUMBERS: dict[str, Callable[[StreamScope, Expr, int, str], Expr]] = {}
 
 @dataclass(eq=False)
 class Stream:
-    """The commands of one region's instances (those of ``part`` of each parent) as they are written."""
+    """The commands of one region's instances (those of ``part`` of each parent) as they are written.
+
+    ``above``: the stream whose instances have them, where its level has other streams too.
+    """
 
     level: LoweredLevel
     part: Part
+    above: Stream | None = None
     out: list[Any] = field(default_factory=list)
     depth: int = 0
     """Loops and branches around what is being written."""
@@ -69,16 +73,33 @@ class Stream:
 
     @property
     def runs(self) -> tuple[tuple[int, int, int], ...]:
-        """The numbers of its instances as ranges."""
+        """The numbers of its instances as ranges, none of which begins where another ends."""
         part, level = self.part, self.level
         whole = part.stride == part.each
         size, turns = (self.count, 1) if whole else (part.each, part.times)
-        firsts = [
-            p * level.total + part.first + turn * part.stride
-            for p in range(level.parents)
-            for turn in range(turns)
-        ]
-        return tuple((first, first + size, 1) for first in firsts)
+        found: list[tuple[int, int, int]] = []
+        for p in range(level.parents) if self.above is None else self.above.units.tolist():
+            for turn in range(turns):
+                first = p * level.total + part.first + turn * part.stride
+                before = found.pop() if found and found[-1][1] == first else (first, first, 1)
+                found.append((before[0], first + size, 1))
+        return tuple(found)
+
+    @cached_property
+    def everyone(self) -> bool:
+        """Whether all instances of the level run it."""
+        return self.runs == ((0, self.level.instances, 1),)
+
+    def runs_it(self, number: Expr) -> Expr:
+        """Return whether an instance of the level is one of its own; 1 where all are."""
+        part, level = self.part, self.level
+        index = number % level.total if level.parents > 1 else number
+        mine: Expr = Const(1)
+        if level.total > part.each:
+            mine = (index >= part.first) & (index <= part.last)
+        if part.stride > part.each:
+            mine = mine & ((index - part.first) % part.stride < part.each)
+        return mine if self.above is None else mine & self.above.runs_it(number // level.total)
 
     @contextmanager
     def inner(self) -> Iterator[list[Any]]:
@@ -178,9 +199,12 @@ class StreamScope:
             return peer.rank(0, level.depth)
         above = level.parent.depth
         found = peer.rank(0, above) * level.total + peer.rank(above, level.depth)
-        if level is self.level and self.stream.count < level.total:  # as far from it as from this one
+        own, stream = unit, self.stream
+        while stream.level is not level and stream.above is not None:
+            own, stream = own // stream.level.total, stream.above
+        if stream.level is level and not stream.everyone:  # as far from it as from this one
             mine = self.place.rank(0, above) * level.total + self.place.rank(above, level.depth)
-            found = unit + found - mine
+            found = own + found - mine
         return found
 
     def peer(self, number: Expr, axis: int | None, scale: str | None = None) -> Place:

@@ -148,7 +148,11 @@ class _Order:
         state, stream = self.state, region.stream
         go, done = f"go_{region.number}", f"done_{region.number}"
         theirs, mine = (region.turn, region.index) if region.rounds > 1 else (ZERO, ZERO)
-        body = list(_Order(state, stream).inner(stream.out))
+        order = _Order(state, stream)
+        if not region.simple:  # instances of its own regions wait where it does
+            self.flush()
+            order.busy = self.busy or region.in_loop
+        body = list(order.inner(stream.out))
         touches = touched(pm.statements(tuple(body)), region.ranges) if region.simple else None
         plain = touches is not None and self.is_first
         plain = plain and not (self.around or region.conditions or stream.level.communicates)
