@@ -112,3 +112,22 @@ def test_swaps_of_an_instances_own_element() -> None:
     plan = mt.lower(swap, machine="dgx-h100").plan
     assert mt.Plan.from_text(str(plan)) == plan
     assert mt.Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_store_reaches_every_copy_of_a_tile() -> None:
+    @T.program
+    def kernel(X: T.Tensor((2, 8), "f32")):
+        with T.Kernel(block=1, warpgroup=2):
+            x = T.alloc((8,), "f32", level="l0")
+            with T.Scale("warpgroup"):
+                T.fill(T.view(x, layout=T.Replica), 1.0)
+            for i in T.Parallel(8):
+                x[i] = 2.0
+            with T.Scale("warpgroup") as (rank, _):
+                mine = T.view(x)
+                for i in T.Parallel(8):
+                    mine[i] = mine[i] + T.cast(rank, "f32")
+                T.copy(X[rank, :], mine)
+
+    found = mt.execute(kernel, np.zeros((2, 8), np.float32), machine="dgx-h100")["X"]
+    np.testing.assert_array_equal(found, np.repeat(np.float32([[2], [3]]), 8, axis=1))

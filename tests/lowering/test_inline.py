@@ -38,6 +38,31 @@ def test_any_number_of_devices(n: int, algorithm: str | None) -> None:
     checked(prog, x, y, wanted("allreduce", x, n, "max"), "dgx-h100")
 
 
+def test_units_that_nobody_feeds_have_no_source() -> None:
+    plan = mt.lower(program("broadcast", "tree"), machine="dgx-h100").plan
+    units = np.arange(plan.units)
+    sources = [c.source.evaluate({"unit": units, "member": 0 * units}) for c in plan.channels]
+    assert sources
+    assert all(np.min(source) == -1 and np.max(source) < plan.units for source in sources)
+
+
+def test_operations_have_transports_of_their_own() -> None:
+    """A gather and a reduction by rings of one protocol are two kernels all the same."""
+
+    @T.program
+    def kernel(X: T.Tensor((8, 64), "f32"), Y: T.Tensor((8, 64), "f32")):
+        with T.Kernel(device=4), T.Scale("device") as r:
+            part = T.alloc((2, 64), "f32", level="l2")
+            whole = T.alloc((8, 64), "f32", level="l2")
+            T.copy(part, X[r * 2, 0])
+            T.allgather(whole, part)
+            T.reduce_scatter(part, whole)
+            T.copy(Y[r * 2, 0], part)
+
+    transports = mt.lower(kernel, machine="dgx-h100").plan.transports
+    assert len({t.name for t in transports}) == 2
+
+
 def test_along_one_axis_of_a_grid() -> None:
     @T.program
     def kernel(X: T.Tensor((6, 8), "f32"), Y: T.Tensor((6, 8), "f32")):

@@ -8,7 +8,7 @@ from megatile.lowering.explain import figures
 from megatile.lowering.swizzle import exchanged, swizzled
 
 
-def product(depth: int = 64, by_atomics: bool = False):
+def product(depth: int = 64, by_atomics: bool = False, divided: bool = False):
     @T.program
     def program(
         A: T.Tensor((64, depth), "f16"), B: T.Tensor((depth, 64), "f16"), C: T.Tensor((64, 64), "f32")
@@ -19,6 +19,9 @@ def product(depth: int = 64, by_atomics: bool = False):
             c = T.alloc((64, 64), "f32")
             T.copy(a, A[0, 0])
             T.copy(b, B[0, 0])
+            if divided:
+                with T.Scale("warp"):
+                    T.clear(T.view(a, layout=lambda i, j: i % 4))
             if by_atomics:
                 T.atomic_add(a[0, 0], 0.0)
             T.gemm(a, b, c, clear_accum=True)
@@ -33,6 +36,7 @@ def product(depth: int = 64, by_atomics: bool = False):
         (product(), {"a", "b"}),
         (product(48), {"b"}),  # rows of 96 bytes are no power of two
         (product(by_atomics=True), {"b"}),
+        (product(divided=True), {"b"}),  # as others divide it
     ],
 )
 def test_what_is_swizzled_has_no_turns(program, found):

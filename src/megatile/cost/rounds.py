@@ -109,8 +109,8 @@ class Shortened:
             return None
         at, who, causes = rows[:, Recorded.pc], rows[:, Recorded.actor], rows[:, Recorded.cause]
         released = rows[:, Recorded.kind] == RELEASE  # of slots: what caused them counts
-        while (through := (causes >= 0) & released[np.maximum(causes, 0)]).any():
-            causes = np.where(through, causes[np.maximum(causes, 0)], causes)
+        while (through := (causes >= 0) & released[causes]).any():
+            causes = np.where(through, causes[causes], causes)
         groups = [np.flatnonzero(~released)]
         if self.apart:
             order = groups[0][np.argsort(who[groups[0]], kind="stable")]
@@ -123,7 +123,7 @@ class Shortened:
         for group in groups:
             added = self._added(rows, group, number[at[group]], statements, shift, exempt)
             cause = causes[group]
-            known = np.where(cause >= 0, shift[np.maximum(cause, 0)], 0)
+            known = np.where(cause >= 0, shift[cause], 0)
             if added is None or not (exempt[group] | (known == shift[group])).all():
                 return None
             for mark, more in enumerate(added):

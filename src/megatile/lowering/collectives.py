@@ -337,7 +337,6 @@ def _counted(member: Member, barrier: Callable[[], None]) -> None:
         NUMBERS["data"](scope, arrived, room, "arrived")
         return
     name, total = f"rank_{state.declared.fresh()}", Symbol(state.declared.name("arrived"))
-    scope.ranges |= {name: (0, size - 1)}
     with scope.stream.inner() as body:
         after = fetch(Symbol(name), total)
     scope.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(pm.CarryInt(total.name, ZERO, after),)))

@@ -213,7 +213,7 @@ def _do_loop(iterations: IterationScope, node: n.Loop, rest: tuple[n.Node, ...])
 def _widest(iterations: IterationScope, node: n.Loop) -> tuple[n.Loop, tuple[Expr, ...]]:
     """Return a loop that iterations run unequally often: as often as any, each under its own limits."""
     scope = iterations.scope
-    ranges = scope.ranges | {v: (0, (known(e) or 1) - 1) for v, e in iterations.vars}
+    ranges = scope.ranges | {v: (0, size - 1) for v, e in iterations.vars if (size := known(e))}
     low, high = (bounds(simplify(scope.whole(e)), ranges) for e in (node.start, node.stop))
     if low is None or high is None or known(scope.whole(node.step)) != 1:
         raise cannot("a loop that iterations run unequally often, without a bound", node)

@@ -10,9 +10,19 @@ from tests.lowering.shared import gemm, pipelined, text_after
 
 import megatile as mt
 import megatile.language as T
+from megatile.core.expr import Const
 from megatile.cost.implementations import CANDIDATES
+from megatile.ir import nodes as n
 from megatile.lowering.errors import LoweringError
+from megatile.lowering.passes.choose_implementations import _Chooser
 from megatile.plan.build import PlanBuilder
+
+
+def test_an_index_counts_as_one_element() -> None:
+    start, eight = Const(0), Const(8)
+    region = n.Region("x", (n.Dim(start, None), n.Dim(start, eight)))
+    assert _Chooser.sizes(region, 1) == [1, 8]
+    assert _Chooser.sizes(region, 2) == [1, 1, 8]
 
 
 def arrays(M=64, N=64, K=64):
