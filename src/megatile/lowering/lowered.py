@@ -213,7 +213,7 @@ def lower(
         return Lowered(program, done[-1].program, hda, done, state.homes.found, plan, state, function)
 
 
-def _idle(level: LoweredLevel) -> tuple[tuple[int, int, int], ...]:
+def _without_region(level: LoweredLevel) -> tuple[tuple[int, int, int], ...]:
     """The instances of a level whose parents have another region, one without such units."""
     busy = sorted(run for stream in level.streams for run in stream.runs)
     ends = [(0, 0), *((first, last) for first, last, _ in busy), (level.instances, level.instances)]
@@ -229,8 +229,8 @@ def assemble(state: LoweringState) -> pm.Plan:
             if not stream.out and level is state.first and state.levels:
                 continue
             streams.append(pm.Stream(stream.runs, tuple(stream.out), level.name))
-        idle = _idle(level)
-        streams += [pm.Stream(idle, (), level.name)] if idle else []
+        without = _without_region(level)
+        streams += [pm.Stream(without, (), level.name)] if without else []
     used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
     tiles = [
         replace(t, versions=state.declared.versions.get(t.name, 1)) for t in state.declared.tiles.values()
