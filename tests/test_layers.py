@@ -133,7 +133,7 @@ def test_the_page_shows_the_table() -> None:
 def test_the_tests_mirror_the_package() -> None:
     tests = Path(__file__).parent
     folders = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")}
-    besides = {".", "benchmarks", "docs", "fuzz", "mutation"}
+    besides = {".", "benchmarks", "differential", "docs", "fuzz", "mutation"}
     assert {name for name in folders - besides if not (PACKAGE / name).is_dir()} == set()
     assert {name for name in ALLOWED if not any((tests / name).rglob("test_*.py"))} == {"tilelang"}
 
