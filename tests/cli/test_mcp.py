@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatile.cli import mcp
+from megatile.cli.output import USER_FILES
 from megatile.core.errors import MegatileError
 
 PROGRAM = """
@@ -43,6 +44,7 @@ def test_a_race_is_reported_with_advice_and_its_twin_is_clean(file: str) -> None
     assert found["error"].startswith("exact")
     assert "found by megatile" in found["origin"]
     clean = mcp.check(f"{file}:shifted(32)")
+    assert "notes" not in clean  # files of the user are closed before Python ends
     assert clean["answer"] == {
         "clean": True,
         "warnings": [],
@@ -55,7 +57,8 @@ def test_a_program_is_checked_without_pytest(file: str, monkeypatch) -> None:
     """``megatile[mcp]`` does not install it."""
     monkeypatch.setitem(sys.modules, "pytest", None)
     monkeypatch.delitem(sys.modules, "megatile.cli.pytest_plugin", raising=False)
-    assert mcp.checked(f"{file}:shifted(32)", "dgx-h100")["clean"]
+    with USER_FILES:
+        assert mcp.checked(f"{file}:shifted(32)", "dgx-h100")["clean"]
 
 
 def test_a_library_kernel_has_an_error_bar() -> None:
@@ -68,8 +71,26 @@ def test_a_library_kernel_has_an_error_bar() -> None:
 def test_bad_calls_are_one_sentence() -> None:
     assert "one of them" in mcp.predict()["problem"]
     assert "not a program" in mcp.run("--help")["problem"]
-    with pytest.raises(MegatileError, match="not a name of an extent"):
+    with pytest.raises(MegatileError, match="not a name of an argument"):
         mcp.tune("x.py:y", {"a b": [1]})
+    assert (
+        "not a name of an extent"
+        in mcp.answering(mcp.predict)(operation="gemm", extents={"help": 1})["problem"]
+    )
+    assert "no choices" in mcp.tune("x.py:y", {})["problem"]
+    assert "null byte" in mcp.check("\0.py:x")["problem"]
+
+
+def test_advice_of_parts_stays_with_them() -> None:
+    inner = "none of 2 choices is possible (1: x.py:7: no blocks (try: 1); 1: y (try: 2)) (try: other values)"
+    assert mcp._sentence(inner) == (inner.removesuffix(" (try: other values)"), "other values")
+    assert mcp._sentence("x.py:3: wrong (try: right)\n    f(x)\n    ^") == ("x.py:3: wrong", "right")
+
+
+def test_a_file_of_tile_programs_is_told_to_name_one(monkeypatch) -> None:
+    said = {"ok": False, "problem": "'x.py' calls no kernel", "try": "call one"}
+    monkeypatch.setattr(mcp, "_command", lambda *_: said)
+    assert "x.py:NAME" in mcp.check("x.py")["try"]
 
 
 def test_the_official_client_sees_every_tool(file: str) -> None:

@@ -6,11 +6,13 @@ answer says where it comes from, and how far it may be off, or that this cannot 
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 from megatile.core.errors import MegatileError
@@ -39,6 +41,8 @@ def check(program: str, machine: str = "dgx-h100") -> dict[str, Any]:
         origin = "interpreter: three schedules, random data"
         return _answer(said, origin, "cannot judge other sizes and data; exact for these")
     said = _command("megatile", "check-kernel", program, "-m", machine, "--json")
+    if not said["ok"] and said["problem"].endswith("calls no kernel"):
+        said["try"] = f"{program}:NAME for a tile program; a file of TileLang kernels has to call one"
     return _answer(said, "interpreter, at small sizes", "cannot judge other sizes and data; exact for these")
 
 
@@ -59,7 +63,7 @@ def predict(
     if program:
         said = _command("megatile", "run", program, "-m", machine, "--no-verdict", "--no-verify", "--json")
         return _answer(said, _simulated(machine), UNMEASURED)
-    _check_names(extents or {})
+    _check_names(extents or {}, "an extent")
     sizes = [part for name, size in (extents or {}).items() for part in (f"--{name}", str(size))]
     element = ["-d", dtype] if dtype else []
     said = _command("megatile", "kernel", operation, "-m", machine, *element, *sizes, "--json")
@@ -81,7 +85,11 @@ def explain(program: str, machine: str = "dgx-h100") -> dict[str, Any]:
 
 def tune(program: str, choices: dict[str, list[Any]], machine: str = "dgx-h100") -> dict[str, Any]:
     """Find the fastest values of a factory's arguments: choices={"bM": [64, 128], "stages": [2, 3]}."""
-    _check_names(choices)
+    _check_names(choices, "an argument")
+    if not choices:
+        return _answer(
+            {"ok": False, "problem": "no choices are given", "try": 'choices={"bM": [64, 128]}'}, "", ""
+        )
     chosen = [
         part for name, values in choices.items() for part in ("-c", f"{name}={','.join(map(str, values))}")
     ]
@@ -92,10 +100,10 @@ def tune(program: str, choices: dict[str, list[Any]], machine: str = "dgx-h100")
 TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (check, run, predict, explain, tune)
 
 
-def _check_names(given: Mapping[str, Any]) -> None:
+def _check_names(given: Mapping[str, Any], what: str) -> None:
     for name in given:
-        if not name.isidentifier():
-            raise MegatileError(f"'{name}' is not a name of an extent or argument", advice="m, n, bM, stages")
+        if not name.isidentifier() or name == "help":
+            raise MegatileError(f"'{name}' is not a name of {what}", advice="m, n, bM, stages")
 
 
 def _simulated(machine: str) -> str:
@@ -126,6 +134,12 @@ def _command(module: str, *arguments: str) -> dict[str, Any]:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"ok": False, "problem": f"no answer within {MAX_SECONDS} s", "try": "smaller sizes"}
+    except (ValueError, OSError) as problem:  # a null byte, or more than a command line holds
+        return {
+            "ok": False,
+            "problem": f"the arguments cannot be passed on: {problem}",
+            "try": "FILE.py:NAME",
+        }
     if done.returncode == 0:
         try:
             found = json.loads(done.stdout[done.stdout.index("{") :])
@@ -135,9 +149,18 @@ def _command(module: str, *arguments: str) -> dict[str, Any]:
         return {"ok": True, "answer": found} | ({"notes": notes[:20]} if notes else {})
     text = (done.stderr or done.stdout).strip()
     text = text[text.find("error: ") + 7 :] if "error: " in text else text[-1000:]
-    problem, _, advice = text.partition("(try: ")
-    advice = advice.partition("\n")[0].strip().removesuffix(")")  # without the line of the source below it
-    return {"ok": False, "problem": problem.strip()} | ({"try": advice} if advice else {})
+    problem, advice = _sentence(text)
+    return {"ok": False, "problem": problem} | ({"try": advice} if advice else {})
+
+
+def _sentence(text: str) -> tuple[str, str]:
+    """Return what is wrong and what to try, without the line of the source below; the parts of what is wrong
+    may have advice of their own."""
+    if re.search(r"\(try: .*\(try: ", text.partition("\n")[0]):
+        problem, _, advice = text.partition("\n")[0].rpartition(" (try: ")
+    else:
+        problem, _, advice = text.partition("(try: ")
+    return problem.strip(), advice.partition("\n")[0].strip().removesuffix(")")
 
 
 SCHEDULES = (("round-robin", 0), ("random", 1), ("adversarial", 0))
@@ -175,10 +198,24 @@ def server() -> Any:
             raise MegatileError(
                 "the server needs the package 'mcp'", advice="pip install 'megatile[mcp]'"
             ) from None
-    made = Server("megatile", instructions=INSTRUCTIONS)
+    version = {"version": __version__} if "version" in inspect.signature(Server).parameters else {}
+    made = Server("megatile", instructions=INSTRUCTIONS, **version)
     for tool in TOOLS:
-        made.tool()(tool)
+        made.tool()(answering(tool))
     return made
+
+
+def answering(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Return a tool whose errors are answers: a client sees no message of an exception."""
+
+    @wraps(tool)
+    def answered(*arguments: Any, **named: Any) -> dict[str, Any]:
+        try:
+            return tool(*arguments, **named)
+        except MegatileError as problem:
+            return _answer({"ok": False, "problem": problem.message, "try": problem.advice or ""}, "", "")
+
+    return answered
 
 
 def mcp() -> None:
@@ -191,9 +228,10 @@ def mcp() -> None:
 
 
 if __name__ == "__main__":  # a check in a process of its own
-    from megatile.cli.output import fail
+    from megatile.cli.output import USER_FILES, fail
 
-    try:
-        print(json.dumps(checked(*sys.argv[2:4])))
-    except MegatileError as problem:
-        fail(problem)
+    with USER_FILES:
+        try:
+            print(json.dumps(checked(*sys.argv[2:4])))
+        except MegatileError as problem:
+            fail(problem)

@@ -41,3 +41,13 @@ def test_more_iterations_than_fit_at_once_are_refused() -> None:
 
     with pytest.raises(RunError, match=r"iterations: at most 268435456 are run at once.*T.serial"):
         mt.run(huge, np.zeros(4, "f4"))
+
+
+def test_data_that_do_not_fit_are_one_sentence() -> None:
+    @T.program
+    def large(X: T.Tensor((2**25, 2**25), "f32")):
+        with T.Kernel(block=1):
+            T.clear(X[0:1, 0:1])
+
+    with pytest.raises(mt.MegatileError, match="data for 'X' needs more memory.*smaller extents"):
+        module.random_arrays(mt.lower(large))

@@ -8,6 +8,7 @@ import numpy as np
 
 from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.core.errors import MegatileError
+from megatile.core.limits import enough_memory
 from megatile.lowering.calls import execute
 from megatile.lowering.lowered import Lowered
 from megatile.targets.interpret.run import run
@@ -26,8 +27,9 @@ def random_arrays(lowered: Lowered, seed: int = 0) -> list[Any]:
     arrays = []
     for param in lowered.program.params:
         shape, element = tuple(int(e) for e in param.shape), numpy_dtype(param.dtype)
-        data = rng.standard_normal(shape, np.float32) if is_float(param.dtype) else np.zeros(shape)
-        arrays.append(data.astype(element))
+        with enough_memory(f"data for '{param.name}'", "use smaller extents, or run without data"):
+            data = rng.standard_normal(shape, np.float32) if is_float(param.dtype) else np.zeros(shape)
+            arrays.append(data.astype(element))
     return arrays
 
 
