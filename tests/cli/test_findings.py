@@ -79,3 +79,35 @@ def test_a_race_in_a_file_is_a_result(megatile, tmp_path, monkeypatch) -> None: 
     )
     wrong = megatile("check-kernel", "racy.py", "--format", "sarf")
     assert (wrong.code, "did you mean 'sarif'" in wrong.err) == (1, True)
+
+
+TRUNCATED = """
+import numpy as np
+import tilelang
+import tilelang.language as T
+
+@tilelang.jit
+def copied(A):
+    N = T.const("N")
+    A: T.Tensor((N,), T.float32)
+    B = T.empty((N,), T.float32)
+    with T.Kernel(N // 32, threads=32) as bx:
+        for i in T.Parallel(32):
+            B[bx * 32 + i] = A[bx * 32 + i]
+    return B
+
+a = np.arange(40, dtype="f4")
+assert (copied(a) == a).all(), "not equal"
+"""
+
+
+def test_warnings_stand_beside_the_error_of_a_file_that_fails(megatile, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cut.py").write_text(TRUNCATED)
+    done = megatile("check-kernel", "cut.py", "--format", "github", "--as-is")
+    assert done.code == 1
+    lines = [line.partition(",col=")[0] for line in done.out.splitlines()]
+    assert set(lines[:-1]) == {"::warning file=cut.py,line=13"}
+    assert lines[-1] == "::error file=cut.py,line=17"
+    (tmp_path / "cut.py").write_text("x = 1\n\ndef f(:\n")
+    assert "line=3" in megatile("check-kernel", "cut.py", "--format", "github").out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from warnings import WarningMessage
 
 from megatile.core.errors import MegatileError, Place
 from megatile.core.version import __version__
@@ -43,6 +44,17 @@ class Finding:
         """Return the finding that an error is: its class is the rule."""
         message = error.message + (f" (try: {error.advice})" if error.advice else "")
         return cls.at(error.place, file, "error", type(error), message)
+
+    @classmethod
+    def remark(cls, remark: str, file: Path, rule: type) -> Finding:
+        """Return the finding that a warning of a Program is."""
+        return cls.at(getattr(remark, "place", None), file, "warning", rule, str(remark))
+
+    @classmethod
+    def warned(cls, noted: Iterable[WarningMessage], file: Path, rule: type) -> list[Finding]:
+        """Return the findings among Python's warnings, each once."""
+        said = [one.message.args[0] for one in noted if isinstance(one.message, rule) and one.message.args]
+        return [cls.remark(one, file, rule) for one in dict.fromkeys(said)]
 
 
 def _relative(file: str) -> str:

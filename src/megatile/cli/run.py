@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -425,17 +426,20 @@ def check_kernel(
         raise MegatileError(
             f"there is no format '{form}'", advice=did_you_mean(form, FORMATS, what="formats")
         )
-    try:
-        with redirect_stdout(sys.stdout if form == "text" else sys.stderr):
-            checked = check_file(file, context.args, machine, _extents(at), as_is)
-    except MegatileError as error:
-        if form == "text":
-            raise
-        print(written([Finding.of(error, file)], form))
-        raise typer.Exit(1) from None
+    with warnings.catch_warnings(record=form != "text") as noted:
+        try:
+            with redirect_stdout(sys.stdout if form == "text" else sys.stderr):
+                checked = check_file(file, context.args, machine, _extents(at), as_is)
+        except MegatileError as error:
+            if form == "text":
+                raise
+            print(
+                written([*Finding.warned(noted or (), file, ProgramWarning), Finding.of(error, file)], form)
+            )
+            raise typer.Exit(1) from None
     if form != "text":
-        remarks = [(getattr(r, "place", None), r) for one in checked.kernels for r in one.warnings]
-        print(written([Finding.at(p, file, "warning", ProgramWarning, str(r)) for p, r in remarks], form))
+        remarks = [r for one in checked.kernels for r in one.warnings]
+        print(written([Finding.remark(r, file, ProgramWarning) for r in remarks], form))
         return
     found, changed = checked.kernels, checked.made_small
     if json:

@@ -19,7 +19,8 @@ from megatile.compat.tilelang import cpu_torch, kernel as kernels, source, takeo
 from megatile.compat.tilelang.cpu_torch import Comparisons, NotCompared
 from megatile.compat.tilelang.small import Smaller, is_kernel, smaller
 from megatile.compat.tilelang.time import least_time, predicted_ms
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, Place
+from megatile.core.frames import raised_at
 from megatile.hda import machine as find_machine
 from megatile.targets.interpret.errors import RunError
 
@@ -87,9 +88,11 @@ def check_file(
     try:
         code, change = smaller(path, {}, _AsIs if as_is else Smaller)
     except (SyntaxError, UnicodeDecodeError) as error:
+        line, said = getattr(error, "lineno", None), getattr(error, "msg", error)
         raise MegatileError(
-            f"'{path}' is not a Python file: {error}", advice="give a file of kernels"
-        ) from None
+            f"'{path}' is not a Python file: {said}", place=Place(str(path), line) if line else None,
+            advice="give a file of kernels",
+        ) from None  # fmt: skip
     changed = change.changed
     with _as_script(path, arguments, machine) as comparisons:
         try:
@@ -165,7 +168,8 @@ def _run(path: Path, code: CodeType, hda: Any, at: Mapping[str, int]) -> dict[An
         said = str(error).strip().splitlines()
         raise MegatileError(
             f"'{path}' fails: {type(error).__name__}: {said[0] if said else ''}",
-            advice="run python -m megatile.tilelang FILE.py to see where",
+            place=raised_at(error),
+            advice="run python -m megatile.tilelang FILE.py for the whole traceback",
         ) from None
     if not found:
         raise MegatileError(
