@@ -52,6 +52,8 @@ class Launch:
     resident: bool = False
     """Whether its instances stay for the whole launch (devices), instead of giving up their place
     (blocks)."""
+    device_scale: str = "device"
+    """The machine's name of the scale of devices."""
 
     def is_private(self, scale: str) -> bool:
         """Return whether tiles of a scale end with the dispatched instance they are in."""
@@ -64,7 +66,7 @@ class Launch:
 
     @property
     def devices(self) -> int:
-        return self.count("device") if any(s.name == "device" for s in self.scales) else 1
+        return self.count(self.device_scale) if any(s.name == self.device_scale for s in self.scales) else 1
 
     def depth(self, scale: str) -> int:
         """Return how many scales down: the whole launch is 0."""

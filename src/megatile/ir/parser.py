@@ -99,7 +99,7 @@ class _Parser(TypedReader):
         scales, rest = [], {}
         for keyword in call.keywords:
             value, named = keyword.value, True
-            if keyword.arg in ("dispatch", "slots", "host", "resident"):
+            if keyword.arg in ("dispatch", "slots", "host", "resident", "device_scale"):
                 rest[keyword.arg] = ast.literal_eval(value)
                 continue
             if isinstance(value, ast.Call):
@@ -107,6 +107,7 @@ class _Parser(TypedReader):
             extents = ast.literal_eval(value)
             extents = extents if isinstance(extents, tuple) else (extents,)
             scales.append(LaunchScale(str(keyword.arg), extents, named))
+        rest.setdefault("device_scale", rest.get("host", "device"))
         return Launch(tuple(scales), **rest)
 
     def body(self, statements: list[ast.stmt]) -> tuple[n.Node, ...]:

@@ -169,6 +169,8 @@ def _launch(launch: Launch) -> str:
         parts.append(f'host="{launch.host}"')
     if launch.resident:
         parts.append("resident=True")
+    if launch.device_scale not in ("device", launch.host):
+        parts.append(f'device_scale="{launch.device_scale}"')
     return f"launch({', '.join(parts)})"
 
 

@@ -14,7 +14,7 @@ from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel
-from megatile.targets.common.memories import with_usual_memories
+from megatile.targets.common.names import with_usual_memories, with_usual_scales
 
 MAX_THREADS = 1024
 """Threads of a compiled program."""
@@ -80,8 +80,8 @@ def export(
 ) -> str:
     """Return the text of a tile program in TileLang, CUDA C++ or C: ``mt.export(prog, "tilelang")``.
 
-    ``shapes``: of every argument, where extents are symbolic; TileLang keeps them symbolic without. None of
-    it needs a compiler or a GPU.
+    ``shapes``: of every argument, or arrays, where extents are symbolic; TileLang keeps them symbolic
+    without. None of it needs a compiler or a GPU.
     """
     write, usual = _found(LANGUAGES, to, f"programs cannot be written as '{to}'", "languages")
     _check_program(prog)
@@ -90,7 +90,10 @@ def export(
         chosen = machine if machine is not None else usual
         if prog.symbols and not shapes and to == "tilelang":
             program, extents = prog.build_open(chosen)
-            return str(write(with_usual_memories(program, chosen), extents))
-        symbols: dict[str, Any] = prog.bind_symbols(list(shapes)) if shapes else {}
+            return str(write(with_usual_scales(with_usual_memories(program, chosen), chosen), extents))
+        extents_of = [tuple(getattr(one, "shape", one)) for one in shapes]
+        symbols: dict[str, Any] = prog.bind_symbols(extents_of) if shapes else {}
         prog = prog.build(chosen, **symbols)
+    if to == "tilelang":
+        prog = with_usual_scales(prog, chosen)
     return str(write(prog if to == "c" else with_usual_memories(prog, chosen)))

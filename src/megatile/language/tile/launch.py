@@ -136,7 +136,7 @@ def launch_of(instance: Instance) -> Launch:
     dispatch, device = _dispatch(instance), instance.hda.scale("device")
     resident = instance.hda.scale(dispatch).position >= device.position
     host = ROOT if resident else device.name
-    return Launch(tuple(scales), dispatch, host=host, resident=resident)
+    return Launch(tuple(scales), dispatch, host=host, resident=resident, device_scale=device.name)
 
 
 def _dispatch(instance: Instance) -> str:

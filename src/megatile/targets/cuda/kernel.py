@@ -11,7 +11,7 @@ import numpy as np
 from megatile.ir.program import Program
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel, Failure, MachineCode, Profile
-from megatile.targets.common.memories import with_usual_memories
+from megatile.targets.common.names import with_usual_memories
 from megatile.targets.common.toolchain import Making
 from megatile.targets.cuda.alignment import WIDEST
 from megatile.targets.cuda.generator import EMULATE, generate_cuda

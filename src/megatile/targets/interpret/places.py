@@ -73,7 +73,7 @@ class Places:
 
     def _divides_devices(self, name: Name) -> bool:
         views = name.binding.owner
-        if name.alloc is not None or len(views) != 1 or views[0].scale != "device":
+        if name.alloc is not None or len(views) != 1 or views[0].scale != self.launch.device_scale:
             return False
         return not is_whole(views[0].layout) and not has_copies(views[0].layout)
 
