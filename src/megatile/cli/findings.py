@@ -53,7 +53,8 @@ class Finding:
     @classmethod
     def warned(cls, noted: Iterable[WarningMessage], file: Path, rule: type) -> list[Finding]:
         """Return the findings among Python's warnings, each once."""
-        said = [one.message.args[0] for one in noted if isinstance(one.message, rule) and one.message.args]
+        messages = [one.message for one in noted if isinstance(one.message, Warning)]
+        said = [one.args[0] for one in messages if isinstance(one, rule) and one.args]
         return [cls.remark(one, file, rule) for one in dict.fromkeys(said)]
 
 

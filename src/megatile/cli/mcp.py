@@ -134,12 +134,9 @@ def _command(module: str, *arguments: str) -> dict[str, Any]:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"ok": False, "problem": f"no answer within {MAX_SECONDS} s", "try": "smaller sizes"}
-    except (ValueError, OSError) as problem:  # a null byte, or more than a command line holds
-        return {
-            "ok": False,
-            "problem": f"the arguments cannot be passed on: {problem}",
-            "try": "FILE.py:NAME",
-        }
+    except (ValueError, OSError) as error:  # a null byte, or more than a command line holds
+        said = f"the arguments cannot be passed on: {error}"
+        return {"ok": False, "problem": said, "try": "FILE.py:NAME"}
     if done.returncode == 0:
         try:
             found = json.loads(done.stdout[done.stdout.index("{") :])

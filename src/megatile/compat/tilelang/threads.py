@@ -314,10 +314,11 @@ class _Threads:
     def unit_of(self, roles: list[Role]) -> tuple[str, int]:
         """Return the scale whose units are the roles, and its threads: warp groups where each role is one;
         else the first warp of each role does its work."""
-        launch = b.current().launch
-        groups = launch is not None and any(scale.name == "warpgroup" for scale in launch.scales)
+        launch, machine = b.current().launch, b.current().machine
+        group, warp = machine.scale("warpgroup").name, machine.scale("warp").name
+        groups = launch is not None and any(scale.name == group for scale in launch.scales)
         whole = all(len(one.members) == WARP_GROUP and one.first % WARP_GROUP == 0 for one in roles)
-        return ("warpgroup", WARP_GROUP) if groups and whole else ("warp", WARP)
+        return (group, WARP_GROUP) if groups and whole else (warp, WARP)
 
 
 def _is_if(node: n.Node) -> bool:
