@@ -427,6 +427,8 @@ def check_kernel(
             f"there is no format '{form}'", advice=did_you_mean(form, FORMATS, what="formats")
         )
     with warnings.catch_warnings(record=form != "text") as noted:
+        if form != "text":
+            warnings.simplefilter("always", ProgramWarning)
         try:
             with redirect_stdout(sys.stdout if form == "text" else sys.stderr):
                 checked = check_file(file, context.args, machine, _extents(at), as_is)
