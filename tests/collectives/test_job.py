@@ -4,12 +4,21 @@ import numpy as np
 import pytest
 
 import megatile as mt
+from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.planner import predict
 
 RANKS, EACH = 8, 1 << 18
 EVEN = [[EACH] * RANKS] * RANKS
 ONE = [[EACH if (i, j) == (0, 3) else 0 for j in range(RANKS)] for i in range(RANKS)]
 TO_ONE = [[RANKS * EACH if j == 0 else 0 for j in range(RANKS)] for _ in range(RANKS)]
+
+
+@pytest.mark.parametrize("rank", [-1, 8, 1.5])
+@pytest.mark.parametrize("name", ["root", "peer"])
+def test_a_rank_is_one_of_those_there_are(name, rank) -> None:
+    with pytest.raises(CollectiveError, match=f"{name} {rank} is not a rank.*there are 8"):
+        Job("broadcast", 8, 64, **{name: rank})
+    assert getattr(Job("broadcast", 8, 64, **{name: 7}), name) == 7
 
 
 def timed(splits, machine="dgx-h100", **options):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import megatile as mt
 from megatile.collectives import ranking
+from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.planner import collective, predict
-from megatile.collectives.ranking import QUEUE, effort, rank
+from megatile.collectives.ranking import QUEUE, effort, rank, variants
 from megatile.collectives.requests import make_job
 from megatile.hda import machine
 from megatile.plan.model import PlanError
@@ -78,3 +81,12 @@ def test_nothing_that_was_simulated_beats_the_choice(machine, nbytes):
     times = [c.time_ps for c in ranking if c.time_ps is not None]
     assert times == sorted(times)
     assert all(c.price_ps <= c.time_ps for c in ranking if c.time_ps is not None and c.price_ps is not None)
+
+
+def test_both_ways_is_tried_where_something_closes_to_a_ring():
+    known = find_algorithm("by_dimension")
+    job = Job("all_reduce", 16, 1 << 16, scale="device", memory="hbm", wrap=(True, False))
+    assert "both_ways" in known.options
+    assert {"both_ways": True} in list(variants(known, job))
+    assert {"both_ways": True} not in list(variants(known, replace(job, wrap=(False, False))))
+    assert {"both_ways": True} not in list(variants(find_algorithm("direct"), job))

@@ -155,6 +155,27 @@ def test_loops_that_do_not_repeat_themselves_are_refused_when_they_are_too_long(
         price(b.finish(), toy(1))
 
 
+def test_loops_whose_rounds_are_not_alike_are_run_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A carried number or the index decides how much a round does."""
+    monkeypatch.setattr(rounds, "MANY_COMMANDS", 0)
+    for carried in (True, False):
+        b = PlanBuilder("uneven", scale="core", units=1)
+        x = b.tile("x", (128,), "f32", memory="local", role="inout")
+        y = b.tile("y", (128,), "f32", memory="local", role="inout")
+        with b.loop(0, 100, **({"n": 1} if carried else {})) as loop:
+            part = slice(0, loop.n if carried else loop.index + 1)
+            b.compute("exp", y[part], [x[part]])
+            if carried:
+                loop.next(n=loop.n + 1)
+        assert not list(rounds.shortened(b.finish()))
+    b = PlanBuilder("turns", scale="core", units=2)
+    x = b.tile("x", (128,), "f32", memory="local", role="inout")
+    y = b.tile("y", (128,), "f32", memory="local", role="inout")
+    with b.loop(0, 100) as loop:
+        b.copy(y, x.at(loop.index // 50))
+    assert not list(rounds.shortened(b.finish()))
+
+
 LITTLE_MEMORY = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))

@@ -84,3 +84,18 @@ def test_waiting_for_an_instance_that_is_not_resident_is_a_deadlock():
         check(late, hda)
     check(chain(2 * fit, 2, to_later=True), hda)
     check(chain(5 * fit, 1, to_later=False), hda)
+
+
+def test_the_graph_says_where_and_for_what_a_unit_waits():
+    b = builder()
+    b.receive(ring(b), (8,), "f32")
+    with pytest.raises(PlanDeadlock) as caught:
+        check(b.finish())
+    first = caught.value.graph.waiters[0]
+    assert ("ring", "kernel.py:7") == (first.channel, first.source)
+    b = builder()
+    with b.when(unit < 3):
+        b.barrier(b.group("everyone"))
+    with pytest.raises(PlanDeadlock) as caught:
+        check(b.finish())
+    assert caught.value.graph.waiters[0].channel == "collective"

@@ -194,3 +194,18 @@ def test_large_rings_with_uneven_messages_and_many_units():
         size = (u - 1) % n % 3 + 1
         expected[u, :size] += data[(u - 1) % n, :size]
     np.testing.assert_array_equal(execute(b.finish(), {"x": data})["x"], expected)
+
+
+def test_messages_as_long_as_their_sender_says():
+    b = builder(4)
+    c = b.channel("ring", source=(unit - 1) % 4, slot_bytes=16, memory="l1")
+    x = b.tile("x", (4,), "f32", memory="l2", role="input")
+    y = b.tile("y", (4,), "f32", memory="l2", role="inout")
+    b.send(c, x[0 : unit + 1], to=(unit + 1) % 4)
+    length = (unit - 1) % 4 + 1
+    b.receive(c, (length,), "f32", into=y[0:length])
+    b.copy(y[0:0], x[0:0])  # of nothing
+    data = np.arange(1, 17, dtype="f4").reshape(4, 4)
+    found = execute(b.finish(), {"x": data, "y": 0 * data})["y"]
+    sent = np.roll(data * (np.arange(4) <= np.arange(4)[:, None]), 1, axis=0)
+    np.testing.assert_array_equal(found, sent)

@@ -315,7 +315,7 @@ class _Transfers(Walk):
         if self.plan.levels or there.number is None or not len(alive) or s.read.tile not in self.tiles:
             return
         unit, peer = (int(np.broadcast_to(x, times.shape)[alive[0]]) for x in (units, there.number))
-        if 0 <= peer < self.plan.units and peer != unit:
+        if 0 <= peer < self.plan.units:
             channel = self.channels[s.channel]
             ends = unit, self.tiles[s.read.tile].memory, peer, channel.memory
             path = self.whole.on_channel(channel).path(*ends, channel.chunk_bytes)

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from megatile.core.cached import cached_in_owner
-from megatile.core.expr import Expr, constant
+from megatile.core.expr import Expr
 from megatile.plan.cached_values import CachedValues
 from megatile.plan.cohort import highest, lowest
 from megatile.plan.model import Plan, Stream
@@ -39,9 +39,9 @@ Function = Callable[[Any], Any]
 
 
 class RegionCode:
-    """A region with compiled start, shape and owner; constants are found out once."""
+    """A region with compiled start, shape and owner."""
 
-    __slots__ = ("at", "constant", "shape", "span", "start", "tile", "whole")
+    __slots__ = ("at", "shape", "span", "start", "tile", "whole")
 
     def __init__(self, region: Region, values: CachedValues):
         self.tile = region.tile
@@ -50,10 +50,6 @@ class RegionCode:
         self.shape = tuple(values.even(e) for e in region.shape)
         self.span = values.together("span", (*region.start, *region.shape), span_of)
         self.at = values.function(region.at) if region.at is not None else None
-        numbers = [constant(e) for e in (*region.start, *region.shape)]
-        known = None if None in numbers else tuple(n for n in numbers if n is not None)
-        half = len(region.start)
-        self.constant = None if known is None else (known[:half], known[half:])
 
 
 def span_of(values: list[Any]) -> tuple[Any, Any, Any]:

@@ -219,7 +219,7 @@ class Executor(Follower):
 
     def step_send(self, cohort: Cohort, instruction: Instruction) -> bool:
         code = instruction.reads[0]
-        if not self.ragged and code.constant is None and not code.whole:
+        if not self.ragged and not code.whole:
             shape = [f(cohort.ints) for f in code.shape]
             if any(isinstance(v, np.ndarray) and (v != v[0]).any() for v in shape):
                 return self.divide_by(cohort, shape)

@@ -89,3 +89,9 @@ def test_halving_doubling_of_any_size(n, count):
         formula += 2 * (alpha() + 4 * count / BANDWIDTH)
     took = seconds(chips("full_mesh", n), "halving_doubling", 4 * count)
     assert took == pytest.approx(formula, rel=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_blocks_that_travel_by_the_bits_of_their_distance_arrive(ranks):
+    job, _ = make_job("all_to_all", machine=mt.machine("h100-cluster"), nbytes=8 * ranks, ranks=ranks)
+    prove(find_algorithm("bruck").plan(job), job)

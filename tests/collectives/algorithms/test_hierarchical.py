@@ -95,3 +95,13 @@ def test_torus_of_any_size(x, y, count):
     along_y = 2 * (y - 1) * (alpha() + block(-(-count // x), y) / BANDWIDTH)
     took = seconds(chips("torus", x * y, dims=[x, y]), "by_dimension", 4 * count)
     assert took == pytest.approx(along_x + along_y, rel=1e-3)
+
+
+@pytest.mark.parametrize(("nodes", "by_halves"), [(2, True), (3, False)])
+def test_many_nodes_halve_and_double_where_they_are_a_power_of_two(monkeypatch, nodes, by_halves):
+    monkeypatch.setattr("megatile.collectives.algorithms.hierarchical.MAX_RING_NODES", 1)
+    hda = mt.machine("h100-cluster", nodes=nodes)
+    job, _ = make_job("all_reduce", machine=hda, nbytes=4 * 16 * nodes)
+    plan = find_algorithm("hierarchical").plan(job, outer="messages")
+    prove(plan, job)
+    assert any(channel.name.startswith("partners") for channel in plan.channels) == by_halves

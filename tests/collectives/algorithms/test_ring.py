@@ -14,6 +14,7 @@ from megatile.collectives.requests import make_job
 from megatile.collectives.sweeps import count_wrong
 from megatile.hda import machine
 from megatile.plan.check import check
+from megatile.sim import simulate
 from toy_machines import chips
 
 
@@ -108,3 +109,19 @@ def test_rings_over_nodes_take_nearly_the_time_of_the_rule_by_themselves(operati
         found = predict(operation, machine=machine(name), nbytes=nbytes, ranks=16)
         assert found.algorithm == "rail_rings"
         assert 0.9 < found.plan.transports[0].pace < 1.1
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+def test_every_rank_sends_to_the_next(algorithm):
+    job, _ = make_job("send_recv", machine=machine("dgx-h100"), nbytes=8, ranks=3)
+    prove(find_algorithm(algorithm).plan(job), job)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_whole_buffers_are_received_as_often_as_they_are_sent(ranks):
+    job, _ = make_job("all_reduce", machine=machine("dgx-h100"), nbytes=64, ranks=ranks)
+    plan = find_algorithm("ring_naive").plan(job)
+    prove(plan, job)
+    check(plan)
+    trace = simulate(plan, machine=machine("dgx-h100")).trace
+    assert len(trace.flows) == ranks * (ranks - 1)
