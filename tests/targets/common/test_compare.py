@@ -161,6 +161,16 @@ def test_arrays_are_where_they_fit():
     assert as_called(other, 1 << 20, 1) is other
 
 
+def test_a_call_touches_the_bytes_of_all_arrays(monkeypatch):
+    from megatile.targets.common import compare
+
+    sizes = []
+    monkeypatch.setattr(compare, "as_called", lambda hda, size, *more: sizes.append(size) or as_called(hda, size, *more))
+    given = arrays(two_phases)
+    mt.compile(two_phases, threads=1).compare(*given)
+    assert sizes == [sum(array.nbytes for array in given)]
+
+
 def test_one_core_has_less_of_a_cache_that_others_use():
     sizes = {"memory.l3_cache.size": "24 MiB", "memory.l3_cache.unit_size": "8 MiB"}
     hda = mt.machine("cpu", cores=3, memory_bandwidth="10 GB/s", **sizes)

@@ -132,3 +132,26 @@ def test_operands_that_stay_the_same_are_turned_once(columns: int, changes: bool
                         b[i, j] = b[i, j] * 0.5
 
     check(kernel, random(48, 32), random(columns, 32, seed=1), np.zeros((48, columns), np.float32), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(50, 64), (64, 80), (50, 80)])
+def test_operands_over_the_edge_are_not_read_where_they_lie(depth: int, columns: int) -> None:
+    """Tiles of 32 rows of 64 columns: the last rows, or the last columns, are no whole tile."""
+
+    @T.program
+    def kernel(
+        A: T.Tensor((64, depth), "f32"), B: T.Tensor((depth, columns), "f32"), C: T.Tensor((64, columns), "f32")
+    ):
+        with T.Kernel(block=T.ceildiv(columns, 64), threads=128) as bx:
+            a = T.alloc((64, 32), "f32", level="l1")
+            b = T.alloc((32, 64), "f32", level="l1")
+            c = T.alloc((64, 64), "f32")
+            T.clear(c)
+            for k in T.serial(T.ceildiv(depth, 32)):
+                T.copy(a, A[0, k * 32])
+                T.copy(b, B[k * 32, bx * 64])
+                T.gemm(a, b, c)
+            T.copy(C[0, bx * 64], c)
+
+    a, b = random(64, depth), random(depth, columns)
+    check(kernel, a, b, np.zeros((64, columns), np.float32), rtol=1e-4)

@@ -27,3 +27,18 @@ def test_wrong_arguments(arrays: tuple[Any, ...], message: str) -> None:
 
     with pytest.raises(ArgumentError, match=message):
         mt.run(p, *arrays)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2"])
+def test_narrow_floats_of_torch_are_read_and_written_where_they_are(name: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    @T.program
+    def p(X: T.Tensor((3,), name), Y: T.Tensor((3,), name)):
+        with T.Kernel(block=1):
+            for i in T.Parallel(3):
+                Y[i] = -X[i]
+
+    x, y = (torch.tensor(values).to(getattr(torch, name)) for values in ([0.5, -1.0, 2.0], [0.0] * 3))
+    mt.run(p, x, y)
+    assert y.float().tolist() == [-0.5, 1.0, -2.0]

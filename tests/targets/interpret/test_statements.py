@@ -2,6 +2,9 @@
 
 from tests.targets.interpret.shared import f32, fails
 
+import numpy as np
+
+import megatile as mt
 import megatile.language as T
 from megatile.targets.interpret.errors import DataRaceError
 
@@ -43,3 +46,35 @@ def test_slot_reused_too_early() -> None:
                         T.copy(B[k * 8], mine)
 
     fails(DataRaceError, "data race on 'slot'", p, f32(64), f32(64))
+
+
+def test_variables_keep_the_rounding_of_their_type() -> None:
+    value = np.float32(0.6369617)  # its cube in f64, rounded, is another number
+
+    @T.program
+    def kernel(x: T.Tensor((1,), "f32"), y: T.Tensor((1,), "f32")):
+        with T.Kernel(block=1):
+            t = T.alloc((1,), "f32", level="l0")
+            T.copy(t, x)
+            v = T.cast(0, "f32")
+            for _ in T.serial(1):
+                v = t[0]
+            t[0] = 0.0
+            y[0] = v * v * v
+
+    x, y = np.full(1, value), np.zeros(1, np.float32)
+    mt.run(kernel, x, y)
+    assert y[0] == value * value * value != np.float32(float(value) ** 3)
+
+
+def test_every_statement_is_a_step() -> None:
+    def steps(count: int) -> int:
+        @T.program
+        def kernel(x: T.Tensor((1,), "f32")):
+            with T.Kernel(block=1):
+                for _ in T.serial(count):
+                    T.clear(x)
+
+        return mt.run(kernel, np.zeros(1, np.float32)).steps
+
+    assert steps(5) - steps(4) == steps(4) - steps(3) == 1
