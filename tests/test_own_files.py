@@ -21,7 +21,7 @@ ELSEWHERE = {
     "targets/common targets/cuda": "C and CUDA text is tested by what it computes: cpu/, cuda/",
     "collectives/phases collectives/writer": "proved with every algorithm: collectives/test_matrix.py",
     "lowering/buffers lowering/commands lowering/levels": "Plans: lowering/test_lowered.py",
-    "runtime/agreement runtime/failures": "need processes: attention/test_wrong_use.py, test_timeouts.py",
+    "runtime/failures": "needs processes: attention/test_wrong_use.py, test_timeouts.py",
     "sim/launch_rows sim/sharing sim/simulation": "one reader of Plans: sim/test_judge.py",
 }
 """Modules and folders whose tests have another name, and which."""

@@ -7,11 +7,12 @@
 
 Which mutants a seed has depends on the sources only (`mutants`). Each is made in a copy of ``src/``, never in
 the tree. The tests of its folder run against it in a fork of one process that has collected them (`warm`):
-first those of the module's name, then those whose file mentions the changed function or its module, then all
-others, until SECONDS of processor time are over. With ``--calls`` those that call the changed function come
-first, the quickest before: that is noted in one run of all tests of the folder, which takes longer than most
-mutants. A mutant is killed by a test that fails, or that takes far longer than without the change. The state
-file keeps every outcome; survivors are printed, to be judged.
+first those of the module's name, then those whose file mentions the changed function, lies in the module's
+folder or mentions it, then all others, each in a mixed order, until SECONDS of processor time are over. With
+``--calls`` those that call the changed function come first, the quickest before: that is noted in one run of
+all tests of the folder, which takes longer than most mutants. A mutant is killed by a test that fails, or
+that takes far longer than without the change. The state file keeps every outcome; survivors are printed, to
+be judged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -49,7 +51,8 @@ def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[s
 
     Functions of the engine are translated, never called: any test that simulates may notice those.
     """
-    module, function = Path(mutant.file).stem, mutant.function.rpartition(".")[2]
+    place = Path(mutant.file)
+    module, function = place.stem, mutant.function.rpartition(".")[2]
     engine = "engine" in Path(mutant.file).parts
     dotted = mutant.file.removesuffix(".py").replace("/", ".")
 
@@ -57,13 +60,18 @@ def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[s
     def rank(file: str) -> int:
         text = (ROOT / file).read_text(encoding="utf-8")
         simulates = engine and "simulate(" in text
-        signs = (module in Path(file).stem, f"{function}(" in text, dotted in text or simulates)
+        signs = (
+            module in Path(file).stem, f"{function}(" in text, Path(file).parent == "tests" / place.parent,
+            dotted in text or simulates, place.parent.name in text,
+        )  # fmt: skip
         return signs.index(True) if True in signs else len(signs)
 
     def order(test: str) -> tuple[bool, float, int, str]:
         if calls is None:
             named = function in test or module in test.partition("::")[2]
-            return False, 0.0, 0 if named else rank(test.partition("::")[0]), test
+            # Of equal ones a sample, not those of the first files.
+            mixed = hashlib.sha256(test.encode()).hexdigest()
+            return False, 0.0, 0 if named else rank(test.partition("::")[0]), mixed
         seconds, called = calls.get(test, (0.0, []))
         names = {name.partition(":")[0] for name in called} if engine else called
         wanted = RUNS_THE_ENGINE if engine else mutant.code
@@ -189,15 +197,16 @@ def replay(mutant: Mutant, copy: Path) -> None:
 
 def report(every: list[Mutant], known: dict[str, Any]) -> int:
     """Print a line for each folder and for each survivor; 1 if less than nine in ten are killed."""
+    every, asked = [one for one in every if one.key in known], every
     rows = collections.defaultdict(list)
     for one in every:
         rows[one.folder].append(known[one.key]["outcome"])
     for folder, found in sorted(rows.items()):
         print(f"{folder:<14}{len(found):>4} mutants {len(found) - found.count('survived'):>4} killed")
-    lasting = [(n, one) for n, one in enumerate(every) if known[one.key]["outcome"] == "survived"]
+    lasting = [(n, one) for n, one in enumerate(asked) if known.get(one.key, {}).get("outcome") == "survived"]
     for number, one in lasting:
         print(f"survived: {number:>3} {one.key}")
-    print(f"{len(every) - len(lasting)} of {len(every)} killed")
+    print(f"{len(every) - len(lasting)} of {len(every)} killed, {len(asked) - len(every)} not tried")
     return 1 if len(lasting) * 10 > len(every) else 0
 
 
@@ -209,6 +218,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, default=ROOT / "out" / "mutate.json")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of tests for one mutant")
     parser.add_argument("--again", action="store_true", help="try once more what survived")
+    parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--calls", action="store_true", help="note first which test calls what")
     parser.add_argument("--replay", type=int, metavar="NUMBER")
     given = parser.parse_args()
@@ -223,7 +233,10 @@ def main() -> int:
     known = json.loads(given.state.read_text(encoding="utf-8")) if given.state.exists() else {}
     ends = ("killed", "timeout") if given.again else ("killed", "timeout", "survived")
     for folder in folders:
-        todo = [m for m in every if m.folder == folder and known.get(m.key, {}).get("outcome") not in ends]
+        todo = [
+            m for m in every
+            if m.folder == folder and given.only in m.key and known.get(m.key, {}).get("outcome") not in ends
+        ]  # fmt: skip
         if not todo:
             continue
         calls = calls_of(folder, copy) if given.calls else None

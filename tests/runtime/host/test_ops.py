@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import megatile as mt
@@ -30,3 +31,12 @@ def test_mistakes_are_reported(call: str, said: str) -> None:
         names = {"torch": torch, "x": torch.ones(4, 6, dtype=torch.float16)}
         with pytest.raises(OperationError, match=said):
             eval(call, names)  # noqa: S307
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_sums_over_one_dimension_keep_the_others(dim: int) -> None:
+    data = np.arange(24, dtype=np.float32).reshape(4, 6)
+    with mt.host("ahbm") as torch:
+        found = torch.tensor(data, dtype="f32").sum(dim)
+        assert found.shape == data.sum(dim).shape
+        np.testing.assert_array_equal(found.numpy(), data.sum(dim))

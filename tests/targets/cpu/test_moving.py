@@ -25,3 +25,24 @@ def test_narrow_floats_round_as_numpy_does(dtype: str) -> None:
     with np.errstate(all="ignore"):
         wanted = a.astype(numpy_dtype(dtype)).astype(np.float32)
     np.testing.assert_array_equal(c, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f8e4m3", "f8e5m2", "f64", "i8"])
+def test_tiles_hold_what_tensors_of_their_type_hold(dtype: str) -> None:
+    """Narrow floats are f32 in a tile, so a copy converts each; the others are moved as they are."""
+    from megatile.core.dtypes import numpy_dtype
+
+    @T.program
+    def kernel(A: T.Tensor((50,), dtype), B: T.Tensor((50,), dtype)):
+        with T.Kernel(block=4):
+            with T.Scale("block") as (rank, _):
+                x = T.alloc((16,), dtype)
+                y = T.alloc((16,), dtype)
+                T.copy(x, A[rank * 16])
+                T.copy(y, x)
+                T.copy(B[rank * 16], y)
+
+    a = np.arange(-25, 25).astype(numpy_dtype(dtype))
+    b = np.zeros_like(a)
+    mt.compile(kernel, threads=1)(a, b)
+    np.testing.assert_array_equal(b.astype(float), a.astype(float))

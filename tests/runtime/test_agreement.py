@@ -1,0 +1,29 @@
+"""``runtime/agreement.py``: what ranks compare before a call, without processes."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def test_records_are_sent_again_where_ranks_mean_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatile.runtime import agreement
+
+    class Group:
+        """Stands for a group of two processes."""
+
+    compared: list[dict[str, int]] = []
+
+    def all_records(self, record, *_):
+        compared.append(record)
+        return agreement.Agreement([record] * 2)
+
+    members = agreement.Members.__new__(agreement.Members)
+    members.group, members.size = Group(), 2
+    alike = iter([False, True, False])
+    monkeypatch.setattr(agreement.Members, "_same_number", lambda *_: next(alike))
+    monkeypatch.setattr(agreement.Members, "_compared", all_records)
+    calls = [members.agree({"rows": 3}, None, torch.device("cpu"), (), cached=True) for _ in range(3)]
+    assert calls == [[{"rows": 3}] * 2] * 3
+    assert len(compared) == 2  # not in the second call, in which both had the number of the first
