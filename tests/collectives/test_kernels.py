@@ -11,7 +11,12 @@ from megatile.collectives.kernels import in_pieces
 
 @pytest.mark.parametrize(
     ("piece", "parts"),
-    [(0, [(1020, 10)]), (4, [(1020, 4), (1028, 4), (1036, 2)]), (5, [(1020, 5), (1030, 5)]), (10, [(1020, 10)])],
+    [
+        (0, [(1020, 10)]),
+        (4, [(1020, 4), (1028, 4), (1036, 2)]),
+        (5, [(1020, 5), (1030, 5)]),
+        (10, [(1020, 10)]),
+    ],
 )
 def test_a_tensor_goes_in_pieces(piece: int, parts: list[tuple[int, int]]) -> None:
     """Ten f16 of rank 1, whose tensor begins 20 bytes behind the first; 0: all at once."""

@@ -13,7 +13,7 @@ from bench_compare import all_reduce
 from megatile.core.cached import write_cached
 from megatile.hda import divided
 from megatile.runtime.measure.figures import Figure, described
-from megatile.targets.common.compare import Phase, _phases, as_called
+from megatile.targets.common.compare import Phase, _phases, _slower, as_called
 from megatile.targets.common.toolchain import Making
 from megatile.trace import read_trace
 
@@ -165,7 +165,9 @@ def test_a_call_touches_the_bytes_of_all_arrays(monkeypatch):
     from megatile.targets.common import compare
 
     sizes = []
-    monkeypatch.setattr(compare, "as_called", lambda hda, size, *more: sizes.append(size) or as_called(hda, size, *more))
+    monkeypatch.setattr(
+        compare, "as_called", lambda hda, size, *more: sizes.append(size) or as_called(hda, size, *more)
+    )
     given = arrays(two_phases)
     mt.compile(two_phases, threads=1).compare(*given)
     assert sizes == [sum(array.nbytes for array in given)]
@@ -240,3 +242,12 @@ def test_devices_of_this_computer_share_its_cores():
     assert divided(host, 16).count("block", within="device") == 1
     fixed = mt.machine("dgx-h100")
     assert divided(fixed, 64) is fixed
+
+
+def test_a_core_that_a_device_has_for_half_of_the_time_is_half_as_fast():
+    hda = mt.machine("cpu")
+    changed = _slower(hda, 0.5)
+    own = {f"memory.{m.name}.bandwidth" for m in hda.memories if m.level == "core"}
+    assert own == {key for key in changed if key.startswith("memory.")} != set()
+    assert any(key.startswith("engines.") for key in changed)
+    assert not _slower(hda, 1)

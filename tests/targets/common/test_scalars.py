@@ -29,3 +29,19 @@ def test_failures_name_the_line() -> None:
         k(a + 10, np.array([0, 1, 2, 3], np.int32), b)
     with pytest.raises(RunError, match="division by zero"):
         k(a, np.array([1, 1, 2, 0], np.int32), b)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "i32"])
+def test_narrow_integers_wrap_before_they_are_used_further(dtype: str) -> None:
+    @T.program
+    def kernel(A: T.Tensor((64,), dtype), B: T.Tensor((64,), dtype), C: T.Tensor((64,), "f32")):
+        with T.Kernel(block=1):
+            for i in T.Parallel(64):
+                C[i] = T.cast((A[i] + B[i]) >> 1, "f32") + T.cast(A[i] * B[i], "f32")
+
+    a = np.arange(96, 160).astype({"i8": "i1", "u8": "u1", "i16": "i2", "i32": "i4"}[dtype])
+    b = a[::-1].copy()
+    wanted, got = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    mt.run(kernel, a, b, wanted)
+    mt.compile(kernel, threads=1)(a, b, got)
+    np.testing.assert_array_equal(got, wanted)

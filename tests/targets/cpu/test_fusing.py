@@ -73,3 +73,20 @@ def test_a_loop_and_its_reduction_are_one_only_where_nothing_minds(why: str) -> 
             T.copy(Y[0, 0], y)
 
     check(kernel, random(24, 40), np.zeros(24, np.float32), np.zeros((24, 40), np.float32), rtol=1e-4)
+
+
+def test_a_reduction_into_what_the_loop_reads_comes_after_the_loop() -> None:
+    @T.program
+    def kernel(X: T.Tensor((24, 40), "f32"), M: T.Tensor((40,), "f32"), Y: T.Tensor((24, 40), "f32")):
+        with T.Kernel(block=1):
+            x = T.alloc((24, 40), "f32")
+            top = T.alloc((40,), "f32")
+            T.copy(x, X[0, 0])
+            T.copy(top, M[0])
+            for i, j in T.Parallel(24, 40):
+                x[i, j] = x[i, j] - top[j]
+            T.reduce_max(x, top, dim=0)
+            T.copy(M[0], top)
+            T.copy(Y[0, 0], x)
+
+    check(kernel, random(24, 40), random(40, seed=1), np.zeros((24, 40), np.float32))

@@ -140,7 +140,9 @@ def test_operands_over_the_edge_are_not_read_where_they_lie(depth: int, columns:
 
     @T.program
     def kernel(
-        A: T.Tensor((64, depth), "f32"), B: T.Tensor((depth, columns), "f32"), C: T.Tensor((64, columns), "f32")
+        A: T.Tensor((64, depth), "f32"),
+        B: T.Tensor((depth, columns), "f32"),
+        C: T.Tensor((64, columns), "f32"),
     ):
         with T.Kernel(block=T.ceildiv(columns, 64), threads=128) as bx:
             a = T.alloc((64, 32), "f32", level="l1")

@@ -1,7 +1,11 @@
 """``targets/interpret/group.py``: units that run one region together."""
 
+import re
+
+import pytest
 from tests.targets.interpret.shared import f32, fails
 
+import megatile as mt
 import megatile.language as T
 from megatile.targets.interpret.errors import DeadlockError
 
@@ -17,11 +21,27 @@ def test_collective_under_if() -> None:
 
     fails(
         DeadlockError,
-        "T.allreduce is not reached by device 2, 3; device [01] waits there.*out of the 'if'",
+        "T.allreduce is not reached by device 2, 3; device [01] waits there, under the 'if' of line.*out of the",
         p,
         f32(4, 4),
         line="T.allreduce(x)",
     )
+
+
+def test_the_branch_around_a_meeting_is_named() -> None:
+    @T.program
+    def p(X: T.Tensor((4,), "f32")):
+        with T.Kernel(device=4), T.Scale("device") as (r, _):
+            if r < 3:
+                T.barrier()
+            if r == 1:
+                T.clear(X)
+
+    with pytest.raises(DeadlockError) as caught:
+        mt.run(p, f32(4))
+    said = re.search(r"test_group.py:(\d+): .* under the 'if' of line (\d+)", str(caught.value))
+    assert said is not None
+    assert int(said[2]) == int(said[1]) - 1
 
 
 def test_barrier_under_if() -> None:

@@ -5,6 +5,7 @@ import pytest
 from tests.targets.interpret.shared import f32, looked_at
 
 import megatile as mt
+import megatile.language as T
 from megatile.targets.interpret.errors import ArgumentError
 
 
@@ -28,3 +29,14 @@ def test_who_wrote_tiles_and_scalars() -> None:
         result.last_write("X", 0, copy=1)
     with pytest.raises(ArgumentError, match="this run was not recorded.*record=True"):
         mt.run(looked_at(), *arrays, output=lambda text: None).last_write("X", 0)
+
+
+def test_the_first_write_of_a_run_is_found() -> None:
+    @T.program
+    def kernel(X: T.Tensor((4,), "f32")):
+        with T.Kernel(block=1):
+            T.fill(X, 2.0)
+
+    found = mt.run(kernel, np.zeros(4, np.float32), record=True).last_write("X", 0)
+    assert found is not None
+    assert found.unit == "block 0"
