@@ -92,7 +92,7 @@ def test_the_graph_says_where_and_for_what_a_unit_waits():
     with pytest.raises(PlanDeadlock) as caught:
         check(b.finish())
     first = caught.value.graph.waiters[0]
-    assert ("ring", "kernel.py:7") == (first.channel, first.source)
+    assert (first.channel, first.source) == ("ring", "kernel.py:7")
     b = builder()
     with b.when(unit < 3):
         b.barrier(b.group("everyone"))

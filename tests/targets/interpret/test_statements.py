@@ -1,8 +1,7 @@
 """``targets/interpret/statements.py``: what each statement does."""
 
-from tests.targets.interpret.shared import f32, fails
-
 import numpy as np
+from tests.targets.interpret.shared import f32, fails
 
 import megatile as mt
 import megatile.language as T
