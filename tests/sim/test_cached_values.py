@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.sim.toys import toy
 
-from megatile.core.expr import unit
+from megatile.core.expr import eq, maximum, minimum, ne, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import plain, simulate
@@ -72,3 +72,30 @@ def test_loops_take_as_long_as_what_they_stand_for(engine: str, monkeypatch: pyt
     if engine == "plain":
         rounds = UNITS * 2 * OUTER * (1 + 2 * INNER)
         assert 0 < len(computed) < 8 * rounds, "every round names its width more often than that"
+
+
+OPERATIONS: dict[str, Any] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b, "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b, "<": lambda a, b: (a < b) * 3,
+    "<=": lambda a, b: (a <= b) * 3, ">": lambda a, b: (a > b) * 3, ">=": lambda a, b: (a >= b) * 3,
+}  # fmt: skip
+WORDS: dict[str, tuple[Any, Any]] = {
+    "==": (lambda a, b: eq(a, b) * 3, lambda a, b: 3 * (a == b)),
+    "!=": (lambda a, b: ne(a, b) * 3, lambda a, b: 3 * (a != b)),
+    "min": (minimum, min),
+    "max": (maximum, max),
+}
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS, *WORDS])
+def test_every_operator_counts_as_in_python(name: str) -> None:
+    """Loops of as many rounds as an operator gives of the indices of two loops around."""
+    written, meant = WORDS.get(name) or (OPERATIONS[name], OPERATIONS[name])
+    b = PlanBuilder("counted", scale="core", units=1)
+    x = b.tile("x", (1,), "f32", memory="local")
+    with b.loop(-3, 4) as i, b.loop(1, 4) as j, b.loop(0, maximum(0, written(i.index, j.index))):
+        b.compute("add", x, [x, x])
+    wanted = sum(max(0, meant(i, j)) for i in range(-3, 4) for j in range(1, 4))
+    trace = simulate(b.finish(), machine=toy(1)).trace
+    assert len(trace) == wanted
