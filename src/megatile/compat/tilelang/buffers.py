@@ -314,10 +314,12 @@ def view(src: Any, shape: Any = None, dtype: Any = None) -> Buffer:
     extents = src.shape if shape is None else extents_of(shape)
     extents = tuple(int(resolved(e, builder.bound)) for e in extents)
     element = src.dtype if dtype is None else Dtype(dtype).short
-    if math.prod(extents) * itemsize(element) != math.prod(src.shape) * itemsize(src.dtype):
+    wanted, there = math.prod(extents) * itemsize(element), math.prod(src.shape) * itemsize(src.dtype)
+    if wanted != there:
         raise ProgramError(
-            f"'{src.name}' {src.dtype}{list(src.shape)} cannot be read as {element}{list(extents)}",
-            advice="both have the same bytes",
+            f"'{src.name}' {src.dtype}{list(src.shape)} cannot be read as {element}{list(extents)}: it takes"
+            f" {there} bytes here, and not {wanted}",
+            advice="give a shape of as many bytes; an element of 4 bits takes one in a tile",
         )
     builder.open_implied()
     name = builder.fresh(f"{src.name}_as")

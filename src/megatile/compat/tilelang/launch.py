@@ -14,6 +14,7 @@ from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.reducers import check_finalized
+from megatile.compat.tilelang.temporaries import with_temporaries
 from megatile.compat.tilelang.threads import get_thread_binding, thread_variables, with_threads
 from megatile.core.errors import Place
 from megatile.core.expr import Expr, rebuild
@@ -181,7 +182,7 @@ class Kernel:
         state.home = builder.launch.dispatch if builder.launch else state.home
         state.registers = memory_layer(builder, "l0")
         state.arrivals = {one.tile.name: min(one.counts) for one in state.barriers}
-        body = with_threads(body, state)
+        body = with_threads(with_temporaries(body, state.local), state)
         leading: tuple[int, ...] = ()
         if state.ranks > 1:
             body, leading = with_ranks(body, state), (state.ranks,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
@@ -63,7 +64,10 @@ class TileLangReader(Reader):
         scope = self.variables[-1]
         if isinstance(value, b.Variable) and value.tile.name not in {v.tile.name for v in scope.values()}:
             scope[name] = value
+            nodes = self.builder.bodies[-1].nodes
+            first = [nodes.pop()] if nodes and getattr(nodes[-1], "target", "") == value.tile.name else []
             self.builder.rename(value.tile, name)
+            nodes += [replace(store, target=value.tile.name) for store in first]  # type: ignore[call-arg]
             return value
         if name in scope:
             if value is not scope[name]:
