@@ -262,3 +262,23 @@ def test_units_that_talk_do_not_run_in_lockstep() -> None:
     mt.run(kernel, a)
     assert a[0] == 8
     assert OUTCOMES == []
+
+
+def test_a_loop_around_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loop counts is known inside, where blocks run at once."""
+
+    @T.program
+    def steps(X: T.Tensor((2, 64), "f32")):
+        with T.Kernel(block=4, threads=32) as b:
+            for s in T.serial(3):
+                with T.Scale("block"):
+                    x = T.alloc((1, 16), "f32")
+                    T.copy(x, X[s % 2 : s % 2 + 1, b * 16 : b * 16 + 16])
+                    for i, j in T.Parallel(1, 16):
+                        x[i, j] = x[i, j] * 2.0 + s
+                    T.copy(X[(s + 1) % 2 : (s + 1) % 2 + 1, b * 16 : b * 16 + 16], x)
+
+    at_once, one_by_one = both(monkeypatch, steps, np.ones((2, 64), np.float32))
+    np.testing.assert_array_equal(at_once, one_by_one)
+    assert at_once[0][1, 0] == ((1 * 2 + 0) * 2 + 1) * 2 + 2
+    assert all(OUTCOMES)

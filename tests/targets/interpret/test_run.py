@@ -75,3 +75,17 @@ def test_a_result_that_no_statement_has_written_is_noted() -> None:
     assert (y == 1).all()
     with pytest.warns(ProgramWarning, match="'Y' is as it was before: no statement that writes it has run"):
         mt.run(_counted(0), x, y, np.zeros(2, "i4"))
+
+
+@pytest.mark.parametrize("record", [False, True])  # blocks at once, and one by one
+def test_a_listener_hears_how_many_blocks_are_done(record):
+    @T.program
+    def filled(X: T.Tensor((64,), "f32")):
+        with T.Kernel(block=32, threads=32) as b:
+            x = T.alloc((2,), "f32")
+            T.fill(x, 1.0)
+            T.copy(X[b * 2], x)
+
+    heard = []
+    mt.run(filled, np.zeros(64, "f4"), record=record, progress=lambda *said: heard.append(said))
+    assert heard[-1] == (("running filled", 32, 32) if record else ("running filled", 0, 1))

@@ -18,6 +18,7 @@ import numpy as np
 from megatile.core.dtypes import accumulator, dtype, numpy_dtype
 from megatile.core.expr import Const, Expr, Symbol
 from megatile.core.operations import OPERATIONS, REDUCTIONS, cast
+from megatile.core.progress import tell
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.targets.interpret.errors import RunError
@@ -41,10 +42,11 @@ CHUNK_BYTES = 1 << 26
 
 
 class Lockstep:
-    """All units of a region; ``vars``, ``path`` and ``shape`` are what expressions are evaluated in."""
+    """All units of a region; ``vars`` (first those of ``outer``, as of loops around the region), ``path`` and
+    ``shape`` are what expressions are evaluated in."""
 
-    def __init__(self, machine: Interpreter, node: n.ScaleRegion):
-        self.machine, self.node = machine, node
+    def __init__(self, machine: Interpreter, node: n.ScaleRegion, outer: dict[str, Any]):
+        self.machine, self.node, self.outer = machine, node, outer
         self.scales = machine.launch.scales[: machine.launch.depth(node.scale)]
         self.vars: dict[str, Any] = {}
         self.tiles: dict[str, LockstepTile] = {}
@@ -62,7 +64,9 @@ class Lockstep:
             if name not in self.machine.sharing.constant
         }
         try:
-            for grid in self._chunks():
+            chunks = list(self._chunks())
+            for number, grid in enumerate(chunks):
+                tell(f"running {self.machine.program.name}", number, len(chunks))
                 self._enter(grid)
                 self.body(self.node.body)
         except (Doubt, RunError):  # which the units then meet again, one by one
@@ -105,7 +109,7 @@ class Lockstep:
         for coords, extents in self._indices:
             flat = flat * math.prod(extents) + GridIndex(coords, extents).flat
         self.numbers = np.broadcast_to(flat, self.grid)
-        self.vars, self.tiles = {}, {}
+        self.vars, self.tiles = dict(self.outer), {}
         self._iterate((), ())
 
     def _iterate(self, names: tuple[str, ...], extents: tuple[int, ...]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.core.expr import Const, Expr
+from megatile.core.progress import tell
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import ROOT
@@ -30,6 +31,8 @@ from megatile.targets.interpret.statements import HANDLERS, TURN, WAIT, LeaveBod
 from megatile.targets.interpret.units import Unit, describe
 
 Task = Generator[Any, None, None]
+MIN_UNITS_SHOWN = 16
+"""Units of a region of which each that ends is told to a listener."""
 
 
 class Interpreter:
@@ -130,6 +133,8 @@ class Interpreter:
         if group.waved and self.sharing.exposed and self.checks:
             self.access.check_end(unit, self.sharing.exposed)
         group.leave(unit)
+        if group.size >= MIN_UNITS_SHOWN:
+            tell(f"running {self.program.name}", group.size - group.left, group.size)
         for channel in unit.puts.values():
             channel.end()
         unit.end()
@@ -163,7 +168,7 @@ class Interpreter:
                 self.elementwise.run_units(node, unit, counts)
             yield None
             return
-        if can_run(self, node, unit, group.size) and Lockstep(self, node).run():
+        if can_run(self, node, unit, group.size) and Lockstep(self, node, unit.vars).run():
             yield None
             return
         unit.fork()

@@ -12,6 +12,7 @@ import numpy as np
 from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.frames import without_frames
+from megatile.core.progress import Listener, estimated
 from megatile.core.times import Shown
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -68,7 +69,7 @@ def run(
     prog: ProgramFunction | Program, *arrays: Any, machine: str | HDA = DEFAULT_MACHINE,
     schedule: str = "round-robin", seed: int = 0, checks: bool = True, strict_bounds: bool = False,
     record: bool = False, output: Callable[[str], Any] | TextIO | None = None,
-    on_breakpoint: Callable[..., None] | None = None, **named: Any,
+    on_breakpoint: Callable[..., None] | None = None, progress: bool | Listener = False, **named: Any,
 ) -> RunResult:  # fmt: skip
     """Run a program on NumPy arrays; results are in the arrays afterwards.
 
@@ -79,11 +80,13 @@ def run(
     as late as they may). A correct program gives the same result with all. ``record`` keeps who wrote what.
     What is read of a tensor over its edge is zero and what is written there is dropped, as bulk copies do;
     with ``strict_bounds`` a region entirely outside, or a slice over the edge, is an error. An array given as
-    ``T.Input(a)`` may not be written.
+    ``T.Input(a)`` may not be written. ``progress=True`` shows on a terminal how many units are done; it may
+    be a function of (what, done, of) instead.
     """
     order = schedule_of(schedule, seed)
     arrays = in_order(prog, arrays, named)
-    return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
+    with estimated(progress):
+        return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
 
 
 @without_frames
