@@ -20,6 +20,10 @@ def doubled(X: T.Tensor((256,), "f32"), Y: T.Tensor((256,), "f32")):
 TIMED = {
     "simulate": lambda: mt.simulate(doubled, machine="dgx-h100"),
     "verdict": lambda: mt.simulate(doubled, machine="dgx-h100").verdict(),
+    "finding": lambda: mt.simulate(doubled, machine="dgx-h100").verdict().findings[0],
+    "tune": lambda: mt.tune(
+        lambda n=1: doubled, {"n": [1]}, machine="dgx-h100", verify=False, progress=False
+    ),
     "predict_kernel": lambda: mt.predict_kernel("gemm", m=512, n=512, k=512, machine="dgx-h100"),
     "predict": lambda: mt.collectives.predict("all_reduce", machine="dgx-h100", nbytes=4096),
     "train": lambda: mt.model("Llama-3.1-8B").train(machine="dgx-h100"),

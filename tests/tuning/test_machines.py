@@ -1,5 +1,7 @@
 """``tuning/machines.py``: ``sweep(plan, {"networks.nvlink.bandwidth"."""
 
+from dataclasses import replace
+
 import pytest
 from tests.tuning.factories import adding, gemm
 from tests.tuning.shared import FAST, PRODUCT, SIZES
@@ -82,3 +84,5 @@ def test_rows_say_where_stages_shrank():
         verify=False,
     )
     assert {row["stages"]: row["note"] for row in tuned.rows()} == {4: "stages 4 -> 2: shared", 2: ""}
+    assert tuned.best == {"stages": 2}  # of equals, the one that is what it says
+    assert "stages 4 -> 2" in repr(replace(tuned, best={"stages": 4}))

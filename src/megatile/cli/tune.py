@@ -91,7 +91,8 @@ def tune(
         print(f"({number}) refused {sum(row['why'] == why for row in rows)}: {why}")
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items())
     gain = f", {found.speedup:.2f} times as fast as the default" if found.speedup else ""
-    print(f"\nbest: {found.best}{gain}\n{len(rows)} choices: {counts}; {found.verified}")
+    note = f" ({found.note})" if found.note else ""
+    print(f"\nbest: {found.best}{note}{gain}\n{len(rows)} choices: {counts}; {found.verified}")
 
 
 def _factory(text: str) -> Any:

@@ -35,7 +35,7 @@ class TunedSweep(HasRows):
     def best(self, number: int) -> Outcome | None:
         """Return the winner on a machine, or None where no choice is possible."""
         found = [o for o in self.outcomes[number] if o.value is not None]
-        return min(found, key=lambda o: (o.value, o.index), default=None)
+        return min(found, key=lambda o: (o.value, bool(o.note), o.index), default=None)
 
     @property
     def knee(self) -> int | None:

@@ -72,7 +72,8 @@ class Tuned(HasTime, HasRows):
     def rows(self) -> list[dict[str, Any]]:
         """Return every point with what is known of it, the fastest first."""
         order = sorted(
-            self.outcomes, key=lambda o: (bool(o.why), o.value is None, o.value or o.bound, o.index)
+            self.outcomes,
+            key=lambda o: (bool(o.why), o.value is None, o.value or o.bound, bool(o.note), o.index),
         )
         return [
             {**self.points[o.index], "result": _kind(o), "time_us": o.value and o.value / 1e6,
@@ -80,10 +81,17 @@ class Tuned(HasTime, HasRows):
             for o in order
         ]  # fmt: skip
 
+    @property
+    def note(self) -> str:
+        """What lowering changed in the winner, as ``stages 4 -> 2: shared`` where only two buffers fit."""
+        return self.outcomes[self.points.index(self.best)].note
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        note = f" ({self.note})" if self.note else ""
         return (
-            f"Tuned({self.best} on {self.machine.name}: {format_time(self.value)}; {counts}; {self.verified})"
+            f"Tuned({self.best}{note} on {self.machine.name}: {format_time(self.value)}; {counts}; "
+            f"{self.verified})"
         )
 
 
@@ -132,7 +140,7 @@ def tune(
     found = [o for o in outcomes if o.value is not None]
     if not found:
         raise TuneError(_nothing(outcomes), advice="give other values")
-    winner = min(found, key=lambda o: (o.value, o.index))
+    winner = min(found, key=lambda o: (o.value, bool(o.note), o.index))
     reference = min(found, key=lambda o: o.index)
     said = (
         verify_outputs(task, winner.index, reference.index, inputs)

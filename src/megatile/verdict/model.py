@@ -22,8 +22,8 @@ _NO_REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(HasTime):
     """One cause of lost time, and a remedy that was timed again."""
 
     name: str
@@ -51,6 +51,9 @@ class Finding:
     def saved(self) -> float:
         """The share of the time that is saved."""
         return 1 - self.time_ps / max(1, self.base_ps)
+
+    def __repr__(self) -> str:
+        return f"Finding({self.name}: {'at most ' if self.bound else ''}{self.gain:.2f}×, {self.step})"
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -51,6 +51,9 @@ class ProgramFunction:
         self.made_by: tuple[Callable[..., Any], dict[str, Any]] | None = None
         """The function around it that made it, and the arguments of that call, where these are known."""
 
+    def __repr__(self) -> str:
+        return f"<tile program '{self.__name__}' of {', '.join(self.tensors)}>"
+
     @property
     def symbols(self) -> tuple[str, ...]:
         """Names of the symbolic extents, in order of appearance."""
