@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.verdict import between_devices, careless, flawed, wasteful
+from tests.verdict import between_devices, careless, fixed_sizes, flawed, wasteful
 from typer.testing import CliRunner
 
 import megatile as mt
@@ -20,8 +20,8 @@ from megatile.verdict.needless import hoisted, invariant
 from megatile.verdict.study import Study
 
 PAIRS = {name: (*pair, "dgx-h100") for name, pair in flawed.PAIRS.items()}
-PAIRS |= careless.PAIRS | between_devices.PAIRS | wasteful.PAIRS
-FILES = ("flawed.py:", "careless.py:", "between_devices.py:", "wasteful.py:")
+PAIRS |= careless.PAIRS | between_devices.PAIRS | wasteful.PAIRS | fixed_sizes.PAIRS
+FILES = ("flawed.py:", "careless.py:", "between_devices.py:", "wasteful.py:", "fixed_sizes.py:")
 
 
 @pytest.mark.parametrize("flaw", PAIRS)
@@ -284,7 +284,7 @@ def test_advice_keeps_the_result_or_says_what_to_add():
     assert "bins" not in str(verdict)
     few = mt.simulate(flawed.serial_total(n=1 << 18), machine="dgx-h100").verdict().findings[0]
     assert few.name == "too few blocks"
-    assert "combine its parts in a second pass" in few.step
+    assert "add them up in a second pass" in few.step
 
 
 def test_overlap_says_how_and_its_gain_is_that_of_the_program_so_written():

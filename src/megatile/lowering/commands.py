@@ -189,6 +189,7 @@ def scattered(
         sector = memory.sector or (width if chosen_by_data and home.tensor else 0)
         if not sector:
             continue
+        sector = max(sector, width)
         found, least = sectors(sector, home.extents, index, width, loops, lanes)
         size = math.prod(known(axis.size) or 1 for axis in block.axes) * width
         if found > least or chosen_by_data:

@@ -6,18 +6,21 @@ machine, and the verdict says which. It is added to `megatile.sim.Result` by ``m
 
 from megatile.verdict import (
     blocks,
+    buffers,
     combined,
     communication,
     compute,
     devices,
     exchange,
     fusion,
+    grid,
     imbalance,
     late,
     memory,
     narrow,
     needless,
     occupancy,
+    phases,
     placing,
     serial,
     steps,
@@ -29,8 +32,8 @@ from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES
 
 MODULES = (
-    blocks, combined, communication, compute, devices, exchange, fusion, imbalance, late, memory, narrow,
-    needless, occupancy, placing, serial, steps, traffic, unread,
+    blocks, buffers, combined, communication, compute, devices, exchange, fusion, grid, imbalance, late,
+    memory, narrow, needless, occupancy, phases, placing, serial, steps, traffic, unread,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

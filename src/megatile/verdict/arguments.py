@@ -50,11 +50,12 @@ def _in_order(changes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 class Trial(NamedTuple):
-    """Arguments with other values, and the time of the program that they make."""
+    """Arguments with other values (or other tiles, as text), and the time of the program that they make."""
 
     changes: dict[str, int]
     time_ps: int
     lowered: Lowered
+    tiles: str = ""
 
 
 class Arguments:
@@ -119,7 +120,7 @@ class Arguments:
             raise
         except Exception:  # whatever a user's function raises: these arguments do not go together
             return None
-        return low if _same_work(mine, low) else None
+        return low if same_work(mine, low) else None
 
     @partial(cached_in_owner, key=_in_order)
     def _took(self, changes: Mapping[str, int]) -> int | None:
@@ -142,32 +143,39 @@ class Arguments:
         return best
 
     def _climb(self, chosen: tuple[str, ...]) -> Iterator[Trial]:
-        """Every next program that is faster than all before: of each round, the fastest neighbour."""
+        """Yield programs, each faster than all before; a round begins at the fastest of the last."""
         best: Trial | None = None
         for _ in range(MAX_ROUNDS):
             values = {name: self.given[name] for name in chosen} | (best.changes if best else {})
             goal = (best.time_ps if best else self.study.base_ps) * (1 - STEP)
-            search, moves = Search[dict[str, int]](), list(_moves(values, self.given))
-            for number, changes in enumerate(moves):
-                low = self.make(changes)
-                if low is not None and self.study.cost(low.plan) <= self.most_commands:
-                    bound = max(floor(low.plan, self.study.hda), wave_bound(low.plan, self.study.hda))
-                    search.add(changes, bound, number)
-            search.timed(len(moves), goal)
-            found: Trial | None = None
-            trials = 0
-            for _, changes in search:
-                trials += sum(changes.get(name, self.given[name]) != values[name] for name in values) > 1
-                if trials > MAX_TRIALS:
-                    continue
-                trial = self.time(changes)
-                if trial is not None and trial.time_ps < (found.time_ps if found else goal):
-                    found = trial
-                    search.timed(-1, trial.time_ps)
+            found = None
+            for found in self._faster(values, goal):
+                yield found
             if found is None:
                 return
             best = found
-            yield best
+
+    def _faster(self, values: dict[str, int], goal: float) -> Iterator[Trial]:
+        """Yield neighbours of these values, each faster than the goal and those before it: first those with
+        one other value, then those with several."""
+        moves = list(_moves(values, self.given))
+        single = [sum(m.get(name, self.given[name]) != values[name] for name in values) == 1 for m in moves]
+        for few in (True, False):
+            search = Search[dict[str, int]]()
+            for number, changes in enumerate(moves):
+                low = self.make(changes) if single[number] == few else None
+                if low is not None and self.study.cost(low.plan) <= self.most_commands:
+                    bound = max(floor(low.plan, self.study.hda), wave_bound(low.plan, self.study.hda))
+                    search.add(changes, bound, number)
+            search.timed(-1, goal)
+            for trials, (_, changes) in enumerate(search):
+                if not few and trials >= MAX_TRIALS:
+                    break
+                trial = self.time(changes)
+                if trial is not None and trial.time_ps < goal:
+                    goal = trial.time_ps
+                    search.timed(-1, goal)
+                    yield trial
 
     @cached_property
     def most_commands(self) -> int:
@@ -175,6 +183,8 @@ class Arguments:
 
     def text(self, trial: Trial) -> str:
         """``bM 16 -> 128, bN 16 -> 128``."""
+        if trial.tiles:
+            return trial.tiles
         return ", ".join(f"{name} {self.given[name]} -> {value}" for name, value in trial.changes.items())
 
     def step(self, trial: Trial) -> str:
@@ -295,7 +305,7 @@ def _doubts(low: Lowered) -> set[str]:
     return doubts | ({"stages"} if low.shallower else set())
 
 
-def _same_work(one: Lowered, other: Lowered) -> bool:
+def same_work(one: Lowered, other: Lowered) -> bool:
     if other_outputs(one, other) is None or one.plan.units != other.plan.units:
         return False
     if _doubts(other) - _doubts(one):
@@ -317,4 +327,4 @@ def _same_work(one: Lowered, other: Lowered) -> bool:
     return abs(moved[0] - moved[1]) <= SAME_WORK * max(moved) and not leaves_out(one.plan, other.plan)
 
 
-__all__ = ["Arguments", "Trial", "arguments_of"]
+__all__ = ["Arguments", "Trial", "arguments_of", "same_work"]

@@ -160,16 +160,20 @@ def _signals(body: tuple[Any, ...]) -> set[str]:
     return found
 
 
+def elementwise(plan: pm.Plan) -> Iterator[Between]:
+    """Yield tensors that need not be stored, as the writer or the reader only computes elements."""
+    return (one for one in between(plan) if one.recomputable or one.elementwise_reader)
+
+
 @rule("intermediate tensor")
 def intermediate(study: Study) -> Iterator[Finding]:
     """Find a tensor that one phase stores and the next loads, where one phase could do both."""
     if study.lowered is not None and changes.fusible(study.lowered.source) is not None:
         return
-    found = [one for one in between(study.plan) if one.recomputable or one.elementwise_reader]
+    found = list(elementwise(study.plan))
     changed, names = study.plan, [f"'{one.name}'" for one in found]
     for _ in found:  # all of them together: later phases read what earlier ones have made
-        left = (one for one in between(changed) if one.recomputable or one.elementwise_reader)
-        one = next(left, None)
+        one = next(elementwise(changed), None)
         if one is not None:
             changed = (merged if one.elementwise_reader else recomputed)(changed, one)
     for one in found[:1]:

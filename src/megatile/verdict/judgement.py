@@ -25,7 +25,7 @@ WEIGHTS = {
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
 arguments finds, and than a launch that is short."""
 LESS_EXACT = frozenset({"wide tensors", "wide operands", "wide messages"})
-"""Remedies that change results: they come after those that do not,"""
+"""Remedies that change results: they come after those that do not (but for general advice),"""
 MUCH_FASTER = 2.0
 """unless they gain so many times more."""
 GENERAL = frozenset({
@@ -69,9 +69,16 @@ def ranked(found: list[Finding]) -> list[Finding]:
         causes = [_score(f) for f in found if _explains(f, one)] if searched else []
         return -min(score, max(causes, default=score)), searched, one.name
 
-    best = max((f.gain for f in found if f.name not in LESS_EXACT and not f.bound), default=0.0)
+    exact = [f for f in found if f.name not in LESS_EXACT and not f.bound]
+    best = max((f.gain for f in exact), default=0.0)
+    certain = max((f.gain for f in exact if f.name not in GENERAL), default=0.0)
     by_score = sorted(found, key=order)
-    return sorted(by_score, key=lambda f: f.name in LESS_EXACT and f.gain < MUCH_FASTER * best)
+    return sorted(
+        by_score,
+        key=lambda f: (
+            f.name in LESS_EXACT and f.gain < MUCH_FASTER * (best if f.name == "wide tensors" else certain)
+        ),
+    )
 
 
 def verdict(result: Result) -> Verdict:

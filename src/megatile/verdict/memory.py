@@ -18,7 +18,6 @@ from megatile.lowering.explain import figures
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes, needless
-from megatile.verdict.arguments import arguments_of
 from megatile.verdict.model import Finding
 from megatile.verdict.near import sums_in_tile
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
@@ -30,8 +29,6 @@ BUSY = 0.4
 """The share of the time in which device memory works from which on its traffic is worth a look."""
 PADDINGS = (1, 2, 4, 8, 16)
 """Elements at the end of a tile's rows that are tried against bank conflicts."""
-MAX_STAGES = 5
-"""Pipeline stages to try."""
 
 
 @rule("block order")
@@ -86,59 +83,6 @@ def _shared_bytes(study: Study) -> int:
     names = {table[copy.source.source].base for copy in changes.shared_loads(source)}
     tensors = (p for p in source.params if p.name in names)
     return sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in tensors)
-
-
-@rule("pipeline stages", search=True)
-def pipeline_stages(study: Study) -> Iterator[Finding]:
-    """Copies and computation of a loop take turns."""
-    if study.lowered is None:
-        return
-    found = list(_more_stages(study))
-    yield from found or _more_buffers(study)
-
-
-def _more_buffers(study: Study) -> Iterator[Finding]:
-    """An argument says how many buffers there are."""
-    buffers = arguments_of(study).named("stages")
-    trial = arguments_of(study).best(buffers) if buffers else None
-    if trial is not None:
-        text = arguments_of(study).text(trial)
-        yield from study.finding(
-            "pipeline stages", trial.time_ps, f"program made and timed again with {text}",
-            bottleneck="exposed latency: too few buffers between copies and computation",
-            reason=f"{study.share('dma'):.0%} of the critical path is copies; tensor engines are busy "
-            f"{_use(study, 'tensor'):.0%}, vector engines {_use(study, 'vector'):.0%}",
-            step=text, source=study.line("dma"),
-        )  # fmt: skip
-
-
-def _more_stages(study: Study) -> Iterator[Finding]:
-    """Loops as pipelines of more stages."""
-    assert study.lowered is not None
-    loops = changes.pipelines(study.lowered.source)
-    if not loops:
-        return
-    now = min(loop.stages for loop in loops)
-    times: dict[int, int] = {}
-    for stages in range(max(2, now + 1), MAX_STAGES + 1):
-        try:
-            ps = study.program_ps(partial(changes.with_stages, stages=stages))
-        except OutOfBudget:
-            break
-        if ps is not None:
-            times[stages] = ps
-    least = min(times.values(), default=None)
-    stages = next((s for s, ps in times.items() if least is not None and ps <= least * 1.02), 0)
-    loop = min(loops, key=lambda one: one.stages)
-    yield from study.finding(
-        "pipeline stages", times.get(stages), f"program timed again with num_stages={stages}",
-        bottleneck="exposed latency: copies and computation of the loop take turns",
-        reason=f"the loop has {now} stage{'' if now == 1 else 's'}, and {study.share('dma'):.0%} of the "
-        f"critical path is copies; tensor engines are busy {_use(study, 'tensor'):.0%}, vector engines "
-        f"{_use(study, 'vector'):.0%}",
-        step=f"T.Pipelined(…, num_stages={stages})",
-        source=changes.source_line(loop),
-    )  # fmt: skip
 
 
 def _use(study: Study, engine: str) -> float:
@@ -329,8 +273,9 @@ def sectors(study: Study) -> Iterator[Finding]:
     fine = HDA.from_dict(study.hda.to_dict(), **{f"memory.{memory}.sector": "1 B"})
     low = study.lower(study.lowered.source, fine)
     ps = study.plan_ps(low.plan, fine) if low is not None else None
+    least = round(figures(low).least_ps) if low is not None else 0
     yield from study.finding(
-        "uncoalesced access", max(ps, round(found.least_ps)) if ps is not None else None,
+        "uncoalesced access", None if ps is None else max(ps, least),
         f"timed again as if '{memory}' moved single bytes, at its bandwidth", bound=True,
         bottleneck=f"uncoalesced access: '{memory}' moves {factor:.3g}× the bytes that are used",
         reason=f"rows of {format_bytes(row)} lie in whole sectors",

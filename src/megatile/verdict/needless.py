@@ -188,6 +188,8 @@ def without_masked(program: Program) -> Program:
 
 
 PURE = (n.Copy, n.Fill, n.Reduce, n.Cumsum, n.Gemm, n.Parallel)
+SENT = ("allgather", "gather_view", "all_to_all", "reduce_scatter", "scatter_view")
+"""Collectives whose result depends on what units give alone, and on nothing that was in its place."""
 
 
 def invariant(program: Program) -> Iterator[tuple[n.Loop, n.Node]]:
@@ -209,7 +211,7 @@ def invariant(program: Program) -> Iterator[tuple[n.Loop, n.Node]]:
             )
             own = {v for m in n.walk((node,)) if isinstance(m, n.Parallel) for v in m.vars}
             if (
-                isinstance(node, PURE)
+                isinstance(node, (*PURE, n.Collective))
                 and _starts_anew(node)
                 and to
                 and alone
@@ -235,6 +237,8 @@ def _starts_anew(node: n.Node) -> bool:
         return all(isinstance(m, n.Store) for m in node.body)
     if isinstance(node, n.Copy):
         return n.remote(node) is None
+    if isinstance(node, n.Collective):
+        return node.kind in SENT
     return not isinstance(node, (n.Reduce, n.Gemm)) or bool(node.clear)
 
 
@@ -283,11 +287,12 @@ def repeated_work(study: Study) -> Iterator[Finding]:
     if found:
         loop, node = found[0]
         name = next(r.source for access, r in _accesses(node) if access != "read")
+        makes = "communicate" if isinstance(node, n.Collective) else "compute"
         yield from study.finding(
             "repeated work", study.program_ps(hoisted), "program timed again with that before the loop",
-            bottleneck=f"repeated work: every iteration computes '{name}' again, and it is always the same",
+            bottleneck=f"repeated work: every iteration {makes}s '{name}' again, and it is always the same",
             reason=f"nothing in it depends on '{loop.var}'",
-            step=f"compute '{name}' once, before the loop",
+            step=f"{makes} '{name}' once, before the loop",
             source=changes.source_line(node) or changes.source_line(next(iter(n.walk((node,))), None)),
         )  # fmt: skip
 

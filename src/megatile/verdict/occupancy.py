@@ -20,8 +20,9 @@ from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
 from megatile.verdict.blocks import IDLE, UNEVEN, idle_share, kernel_line, level_of
 from megatile.verdict.fusion import totals
-from megatile.verdict.model import Finding
-from megatile.verdict.serial import independent_parts, parts_in_grid, scan
+from megatile.verdict.grid import independent_parts, parts_in_grid, scan, split_sums, sums
+from megatile.verdict.model import MIN_GAIN, Finding
+from megatile.verdict.resized import best_resized, sizes_of
 from megatile.verdict.study import IDEAL, Study, collectives, rule
 
 MIN_LOAD_SHARE = 0.85
@@ -44,7 +45,6 @@ def tile_size(study: Study) -> Iterator[Finding]:
         return
     arguments = arguments_of(study)
     idle, uneven = idle_share(study)
-    loads = max([study.busy(m.name) for m in study.hda.memories if m.cache] + [_use(study, "dma")])
     waves = (
         f"{level.instances} blocks are {level.waves:.2f} waves of {level.units * level.slots}, {level.slots} "
         f"on each {spoken_unit(level.unit)} (limited by {level.limit})"
@@ -54,8 +54,11 @@ def tile_size(study: Study) -> Iterator[Finding]:
         waves = f"{level.instances} blocks on {counted(level.units, level.unit)}: up to {most} on each"
     if level.instances < level.units and study.base_ps > 2 * study.launch_ps:
         yield from _few_blocks(study, arguments, level)
+        other = best_resized(study)
+        if other is not None and not _more(study, other):
+            yield from _other_tiles(study, other, waves)
         return
-    trial = arguments.best(arguments.named("tile"))
+    trial = arguments.best(arguments.named("tile")) or best_resized(study)
     if trial is not None:
         ps, how, bound = (
             float(trial.time_ps),
@@ -75,8 +78,8 @@ def tile_size(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
         return
     if idle > IDLE and uneven < UNEVEN and level.units < level.instances and level.waves < 8:
-        if trial is None:
-            ps, how = study.base_ps * (1 - idle), "as if the last wave were full"
+        if trial is None or trial.time_ps > study.base_ps * (1 - MIN_GAIN):
+            ps, how, bound, step = study.base_ps * (1 - idle), "as if the last wave were full", True, ""
         yield from study.finding(
             "tail wave", ps, how, bound=bound,
             bottleneck="tail wave: the last blocks leave most of the machine idle",
@@ -85,8 +88,18 @@ def tile_size(study: Study) -> Iterator[Finding]:
             "T.Persistent", source=kernel_line(study),
         )  # fmt: skip
         return
-    if trial is None or study.figures is None:
+    if trial is not None:
+        yield from _other_tiles(study, trial, waves)
+
+
+def _other_tiles(study: Study, trial: Trial, waves: str) -> Iterator[Finding]:
+    """Name a program with other tiles that is faster: tiles are too small for what is loaded, or else."""
+    if study.figures is None:
         return
+    level_loads = [study.busy(m.name) for m in study.hda.memories if m.cache]
+    loads = max([*level_loads, _use(study, "dma")])
+    ps, step = float(trial.time_ps), arguments_of(study).step(trial)
+    how = f"program made and timed again with {arguments_of(study).text(trial)}"
     moved, before = figures(trial.lowered).moved, study.figures.moved
     larger = command_count(trial.lowered.plan) < command_count(study.plan)
     if (
@@ -108,10 +121,24 @@ def tile_size(study: Study) -> Iterator[Finding]:
     otherwise = change if moved != before else ""
     yield from study.finding(
         "tile size", ps, how,
-        bottleneck="tile size: another one is faster" if larger else "tile shape: another one is faster",
+        bottleneck=_compared(study, trial),
         reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}{otherwise}",
         step=f"another tile size: {step}", source=kernel_line(study),
     )  # fmt: skip
+
+
+def _compared(study: Study, trial: Trial) -> str:
+    """Say what other tiles are beside these."""
+    assert study.lowered is not None
+    before, after = (sizes_of(low.source) for low in (study.lowered, trial.lowered))
+    pairs = [
+        (prod(before[name]), prod(after[name])) for name in before if after.get(name, ()) != before[name]
+    ]
+    if pairs and all(x < y for x, y in pairs):
+        return "tiles too small: larger ones are faster"
+    if pairs and all(x > y for x, y in pairs):
+        return "tiles too large: smaller ones are faster"
+    return "tile shape: another one is faster"
 
 
 def _less_work(study: Study, trial: Trial | None) -> float:
@@ -124,7 +151,8 @@ def _less_work(study: Study, trial: Trial | None) -> float:
 
 
 def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Finding]:
-    trial = arguments.best(arguments.named("tile", "grid"))
+    trial = arguments.best(arguments.named("tile", "grid")) or best_resized(study)
+    trial = trial if trial is not None and _more(study, trial) else None
     assert study.lowered is not None
     loop = independent_parts(study.lowered.source)
     spread = study.program_ps(parts_in_grid) if loop is not None else None
@@ -137,10 +165,19 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
             source=changes.source_line(loop),
         )  # fmt: skip
         return
+    divided = _divided(study, level)
+    if divided is not None and (trial is None or divided[0] < trial.time_ps):
+        took, parts, line = divided
+        yield from study.finding(
+            "too few blocks", took, f"program timed again with {parts} blocks for each, and T.atomic_add",
+            bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
+            reason=f"{level}; the loop only adds up, so that parts of it can go to other units",
+            step=f"divide the reduction over {parts} blocks (a dimension of the grid) that T.atomic_add "
+            "their sums, or add them up in a second pass", source=line,
+        )  # fmt: skip
+        return
     ideal = _spread_ps(study, level)
-    launch = trial.lowered.source.launch if trial is not None else study.lowered.source.launch
-    more = launch.count(launch.dispatch) > level.instances
-    if trial is not None and (not more or study.base_ps - trial.time_ps < MIN_PART * (study.base_ps - ideal)):
+    if trial is not None and study.base_ps - trial.time_ps < MIN_PART * (study.base_ps - ideal):
         trial = None
     if trial is not None:
         ps, how, bound = (
@@ -158,6 +195,27 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
         step=_more_blocks(study, level) if trial is None else f"more blocks: {arguments.step(trial)}",
         source=kernel_line(study),
     )  # fmt: skip
+
+
+def _more(study: Study, trial: Trial) -> bool:
+    """Whether a program has more blocks than this one."""
+    assert study.lowered is not None
+    launches = [low.source.launch for low in (study.lowered, trial.lowered)]
+    before, after = (launch.count(launch.dispatch) for launch in launches)
+    return after > before
+
+
+def _divided(study: Study, level: Any) -> tuple[int, int, str] | None:
+    """Return the time with the reduction of a block divided over several, how many, and its line."""
+    assert study.lowered is not None
+    source, found = study.lowered.source, list[tuple[int, int, str]]()
+    for most in dict.fromkeys(level.units * slots // level.instances for slots in (1, level.slots)):
+        changed, parts = split_sums(source, most)
+        low = study.lower(changed) if parts > 1 else None
+        ps = study.plan_ps(low.plan) if low is not None else None
+        if ps is not None:
+            found.append((ps, parts, changes.source_line(sums(source))))
+    return min(found, default=None)
 
 
 def _spread_ps(study: Study, level: Any) -> float:
@@ -310,7 +368,9 @@ def short_steps(study: Study) -> Iterator[Finding]:
     if not names or study.plan.units > 1:
         return
     arguments = arguments_of(study)
-    trial = arguments.best(arguments.named("tile")) if study.lowered is not None else None
+    trial = (
+        arguments.best(arguments.named("tile")) or best_resized(study) if study.lowered is not None else None
+    )
     ps = study.figures_ps(names)
     if ps is None or ps > study.base_ps * (1 - SHARE_OF_STARTUP):
         return
