@@ -4,6 +4,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from megatile.language import tl
 
 
 def normalised(phases, rows=2048, columns=2048):
@@ -48,3 +49,17 @@ def test_phases_that_load_a_tensor_again_and_pass_on_several_are_one():
     assert found.name == "round trip"
     assert "'Mean', 'Dev' come back to the same block, and 'X' is loaded by both" in found.bottleneck
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
+
+
+def test_a_stream_in_place_is_no_round_trip():
+    """Every part is loaded before it is stored; what the stream stores before are other parts."""
+
+    def doubled(x_ptr, n_elem, tl):
+        mine = x_ptr + tl.program_id(0) * n_elem * 2
+        for i in range(n_elem // 256):
+            tl.store(mine + i * 512, tl.load(mine + i * 512, shape=(256,), dtype="f16") * 2.0)
+
+    plan = tl.read_kernel(doubled, [tl.Tensor("x", (4096,)), 4096], world_size=8)
+    found = mt.simulate(plan, machine="ahbm").verdict().findings
+    assert [one.name for one in found][:1] == ["short steps"]
+    assert "round trip" not in [one.name for one in found]

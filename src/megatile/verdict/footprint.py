@@ -275,25 +275,24 @@ def read_back(plan: pm.Plan, hda: HDA) -> tuple[str, set[int], set[int]] | None:
     """The tensor of which a unit loads what it has stored itself and could keep, with the commands that load
     it, and those that store it before."""
     tensors = {t.name: t for t in plan.tiles if t.role != "local"}
-    stored, loaded = dict[str, list[tuple[int, Box]]](), dict[str, list[tuple[int, Box]]]()
-    before = dict[str, set[int]]()
+    moved, stores, before = dict[str, Loads](), dict[str, set[int]](), dict[str, set[int]]()
+    loaded = dict[str, set[int]]()
     for s, here in of_middle_unit(plan):
         if not isinstance(s, pm.Compute) or s.engine != "dma" or len(s.reads) != 1:
             continue
-        for region, into in ((s.reads[0], loaded), (s.write, stored)):
-            box = _box(tensors[region.tile], region, here) if region.tile in tensors else None
-            if box is not None and (into is stored or region.tile in stored):
-                into.setdefault(region.tile, []).append((id(s), box))
-                if into is loaded:
-                    before[region.tile] = {key for key, _ in stored[region.tile]}
-    for name, loads_ in loaded.items():
-        tile, written = Loads(tensors[name]), Loads(tensors[name])
-        written.boxes = [((key, 0), box) for key, box in stored[name]]
-        tile.boxes = written.boxes + [((key, 1), box) for key, box in loads_]
-        shares, _, elements = tile.shares()
+        for region, store in ((s.reads[0], False), (s.write, True)):
+            name = region.tile
+            box = _box(tensors[name], region, here) if name in tensors else None
+            if box is not None and (store or name in stores):
+                moved.setdefault(name, Loads(tensors[name])).boxes.append(((id(s), int(not store)), box))
+                (stores if store else loaded).setdefault(name, set()).add(id(s))
+                if not store:
+                    before[name] = set(stores[name])
+    for name, keys in loaded.items():
+        shares, _, elements = moved[name].shares()
         again = {key for (key, which), share in shares.items() if which == 1 and share < NOTHING}
         fits = elements * itemsize(tensors[name].dtype) <= near_bytes(hda, tensors[name].memory)
-        if again == {key for key, _ in loads_} and fits and elements:
+        if again == keys and fits and elements:
             return name, again, before[name]
     return None
 
