@@ -74,3 +74,14 @@ def test_a_timeline_counts_the_queues_of_messages_that_are_used() -> None:
     trace = simulate(plan, machine="dgx-h100").trace
     assert {e.engine for e in trace if e.operation == "send"} == {"dma.1"}
     assert {e.operation for e in trace if e.engine == "control"} == {"start"}
+
+
+def test_signals_carry_no_bytes() -> None:
+    b = PlanBuilder("flags", scale="core", units=2)
+    flag = b.flag("flag")
+    b.signal(flag, to=(unit + 1) % 2)
+    b.wait(flag, 1)
+    trace = simulate(b.finish(), machine=toy(2)).trace
+    signals = [event for event in trace if event.operation.startswith("signal")]
+    assert len(signals) == 2
+    assert {event.bytes for event in signals} == {0}

@@ -267,3 +267,20 @@ def test_virtual_channels_keep_loads_apart_from_messages() -> None:
         b.send(c, x, to=(unit + 1) % 2)
         b.receive(c, (64,), "f32")
         assert simulate(b.finish(), machine=toy(2, dma={"channels": channels})).time_ps == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_reduction_waits_for_copies_of_what_it_writes(engine: str) -> None:
+    """The copy of 16 KiB is done first where it reads the result's tile, else both go on together."""
+
+    def time(read: str) -> int:
+        b = PlanBuilder("nvls", scale="core", units=3)
+        tiles = {n: b.tile(n, (4096,), "f32", memory="local", role="inout") for n in "xyz"}
+        b.copy(tiles["x"], tiles[read])
+        b.collective("all_reduce", b.group("all"), tiles["z"], tiles["z"])
+        hda = toy(3, "switch", network={"in_network_reduction": ["sum"]})
+        return simulate(b.finish(), machine=hda, engine=engine).time_ps
+
+    reduction = 400 + 16384
+    assert time("y") == reduction
+    assert time("z") > reduction + 4096
