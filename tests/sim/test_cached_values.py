@@ -99,3 +99,13 @@ def test_every_operator_counts_as_in_python(name: str) -> None:
     wanted = sum(max(0, meant(i, j)) for i in range(-3, 4) for j in range(1, 4))
     trace = simulate(b.finish(), machine=toy(1)).trace
     assert len(trace) == wanted
+
+
+def test_a_loop_may_carry_a_number_alone() -> None:
+    b = PlanBuilder("doubled", scale="core", units=1)
+    x = b.tile("x", (1,), "f32", memory="local")
+    with b.loop(0, 4, n=1) as loop:
+        with b.loop(0, loop.n):
+            b.compute("add", x, [x, x])
+        loop.next(n=loop.n * 2)
+    assert len(simulate(b.finish(), machine=toy(1)).trace) == 1 + 2 + 4 + 8
