@@ -4,8 +4,9 @@
     python -m tests.runtime.faults --jobs tune --faults stop
 
 A job is a script in a process of its own. The fault hits one of its processes, or the system fails it:
-no memory, no space on the disk, no further process. Then the job has to end within SECONDS with one sentence
-that says what was lost, or with the right result, and nothing of it may be left: no process, no file.
+no memory, no space on the disk, no further process, a clock that jumps. Then the job has to end within
+SECONDS with one sentence that says what was lost, or with the right result, and nothing of it may be left: no
+process, no file.
 """
 
 from __future__ import annotations
@@ -148,10 +149,21 @@ def fork():
 
 os.fork = fork
 """
+CLOCK_JUMPS = """
+import os, time
+_time, _calls = time.time, [0]
+
+def jumping():
+    _calls[0] += 1
+    return _time() + (_calls[0] % 3 - 1) * int(os.environ["CLOCK_JUMP"])
+
+time.time = jumping
+"""
 
 
 class Fault(NamedTuple):
-    """What goes wrong: a signal to a process ``depth`` below the job's own, or a limit of the system."""
+    """What goes wrong: a signal to a process ``depth`` below the job's own, a limit of the system, or a clock
+    that is set forward and back by some seconds."""
 
     name: str
     moment: str = "start"
@@ -177,6 +189,7 @@ def cases(jobs: list[str]) -> Iterator[tuple[str, Fault]]:
         yield from ((job, Fault("memory", amount=room)) for room in (0, 50, 200, 800))
         if max(FORKS[job]):
             yield from ((job, Fault("fork", amount=left)) for left in (0, 1, 2))
+        yield from ((job, Fault("clock", amount=seconds)) for seconds in (10, 10**6))
 
 
 def marked(mark: str) -> dict[int, int]:
@@ -218,6 +231,9 @@ def attempt(job: str, fault: Fault) -> str | None:
         if fault.name == "fork":
             (site / "sitecustomize.py").write_text(FORK_FAILS)
             environment["FORKS_LEFT"] = str(fault.amount)
+        if fault.name == "clock":
+            (site / "sitecustomize.py").write_text(CLOCK_JUMPS)
+            environment["CLOCK_JUMP"] = str(fault.amount)
         if job == "compile" or fault.name == "disk":
             environment["MEGATILE_CACHE"] = str(folder / "cache")
         repeat = 10**6 if hit else 1
@@ -281,6 +297,8 @@ def _judged(process: subprocess.Popen[str], fault: Fault, folder: Path, mark: st
         and re.search(r"^(NAMED \w+|error): .+", err, re.M | re.I)
         and "Traceback" not in err
     )
+    if fault.name == "clock":
+        named = None  # only what the time of day says has changed
     if not (right or named or (own and process.returncode == -SIGNALS[fault.name])):
         return f"exit code {process.returncode} after {seconds:.1f} s: {err[-1500:]}"
     if os.environ.get("SHOW_FAULTS"):
@@ -293,7 +311,7 @@ def main() -> int:
         description="hit processes of jobs and see that it is said, and nothing left"
     )
     parser.add_argument("--jobs", default=",".join(JOBS))
-    parser.add_argument("--faults", default=",".join([*SIGNALS, "disk", "memory", "fork"]))
+    parser.add_argument("--faults", default=",".join([*SIGNALS, "disk", "memory", "fork", "clock"]))
     given = parser.parse_args()
     wrong = count = 0
     for job, fault in cases(given.jobs.split(",")):

@@ -118,6 +118,14 @@ def test_figures_become_parts_of_the_machine():
     assert {s.name: s.overhead_ps for s in hda.control.launch}["call"] == 2_000_000
 
 
+def test_figures_are_shown_in_their_unit():
+    shown = [
+        Figure("x", value, unit, 0.0, 1, "").shown
+        for value, unit in [(1 << 20, "B"), (2e9, "B/s"), (1e-6, "s")]
+    ]
+    assert shown == ["1 MiB", "2 GB/s", "1 µs"]
+
+
 def test_a_file_that_is_not_a_machine_file_is_refused(tmp_path):
     with pytest.raises(MegatileError, match=r"end it in \.yaml"):
         mt.measure(tmp_path / "host.json")

@@ -43,3 +43,12 @@ def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> No
         for one in started:
             one.kill()
             one.wait()
+
+
+def test_hosts_have_a_name_of_their_own_or_the_one_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatile.runtime.ranks import HOST_VARIABLE, _host
+
+    monkeypatch.setenv(HOST_VARIABLE, "this one")
+    assert _host() == "this one"
+    monkeypatch.delenv(HOST_VARIABLE)
+    assert socket.gethostname() in _host()

@@ -171,3 +171,18 @@ def test_inductor_asks_for_the_time_of_its_nodes() -> None:
     gemm = mt.predict_kernel("gemm", m=512, n=256, k=1024, dtype="f32", machine="dgx-h100")
     relu = mt.predict_kernel("elementwise", bytes=2 * 512 * 256 * 4, kernels=1, machine="dgx-h100")
     assert seen == pytest.approx([gemm.time_us / 1e3, relu.time_us / 1e3])
+
+
+def test_rows_of_a_table_are_read_not_the_table() -> None:
+    def time(rows: int) -> float:
+        table = torch.empty(rows, 1024, dtype=torch.bfloat16, device="meta")
+        places = torch.zeros(64, dtype=torch.int64, device="meta")
+        return mt.torch_estimate(lambda: F.embedding(places, table).add_(1)).time_us
+
+    assert time(1 << 20) == time(64)
+
+
+def test_what_is_filled_is_not_read() -> None:
+    x = torch.empty(1 << 24, dtype=torch.bfloat16, device="meta")
+    filled, doubled = (mt.torch_estimate(f).rows() for f in (lambda: x.fill_(1.0), lambda: x.mul_(2.0)))
+    assert filled[0]["time_us"] < 0.75 * doubled[0]["time_us"]

@@ -22,6 +22,17 @@ def test_t1_ranks_take_turns_in_order(torch) -> None:
     assert order == [(step, rank) for step in range(3) for rank in range(SIZE)]
 
 
+def test_a_rank_that_was_never_there_is_to_blame(torch) -> None:
+    def body(rank):
+        if rank == 0:
+            torch.distributed.recv(put(torch, np.ones(4)), src=SIZE)
+
+    with pytest.raises(SpawnException) as caught:
+        run(torch, body)
+    assert f"no worker of rank {SIZE}" in str(caught.value) or f"rank {SIZE}" in str(caught.value)
+    works(torch)
+
+
 def test_t3_a_rank_that_leaves_before_the_collective(torch) -> None:
     def body(rank):
         x = put(torch, np.ones(4))
