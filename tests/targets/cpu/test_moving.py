@@ -46,3 +46,21 @@ def test_tiles_hold_what_tensors_of_their_type_hold(dtype: str) -> None:
     b = np.zeros_like(a)
     mt.compile(kernel, threads=1)(a, b)
     np.testing.assert_array_equal(b.astype(float), a.astype(float))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i32"])
+def test_atomics_on_tensors_of_every_width(dtype: str) -> None:
+    from megatile.core.dtypes import numpy_dtype
+
+    @T.program
+    def kernel(X: T.Tensor((48,), dtype), V: T.Tensor((2,), dtype)):
+        with T.Kernel(block=3):
+            with T.Scale("block") as (rank, _):
+                for i in T.Parallel(16):
+                    T.atomic_max(V[0], X[rank * 16 + i])
+                    T.atomic_add(V[1], X[rank * 16 + i])
+
+    x = np.arange(-20, 28).astype(numpy_dtype(dtype))
+    v = np.zeros(2, numpy_dtype(dtype))
+    mt.compile(kernel, threads=2)(x, v)
+    assert v.astype(float).tolist() == [27, sum(range(-20, 28))]
