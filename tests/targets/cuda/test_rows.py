@@ -227,3 +227,26 @@ def test_loops_that_only_move_elements_of_rows_move_several_at_once(first: int, 
     k(x, y)
     columns = np.maximum(np.arange(32) + first, 0)
     np.testing.assert_array_equal(y, x[np.arange(16) * 7 % 20][:, columns])
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_rows_times_a_row_in_shared_memory_are_moved_at_once(several: bool) -> None:
+    """A thread's neighbours of a row read neighbours of the shared one; those in global memory stay apart."""
+
+    @T.program
+    def scaled(X: T.Tensor((16, 96), "bf16"), W: T.Tensor((96,), "f32"), Y: T.Tensor((16, 96), "bf16")):
+        with T.Kernel(block=1, threads=128):
+            x = T.alloc((16, 96), "f32")
+            w = T.alloc((96,), "f32", level="l1")
+            T.copy(x, X)
+            T.copy(w, W)
+            for i, j in T.Parallel(16, 96):
+                x[i, j] = x[i, j] * (w[j] if several else W[j])
+            T.copy(Y, x)
+
+    k = mt.compile(scaled, target="cuda")
+    assert ("load_words<8>(" in made(k), "store_words<8>(" in made(k)) == (several, several)
+    x, w = np.random.default_rng(0).random((16, 96)).astype(TYPES["bf16"]), np.arange(96, dtype=np.float32)
+    y = np.zeros_like(x)
+    k(x, w, y)
+    np.testing.assert_array_equal(y, (x.astype(np.float32) * w).astype(y.dtype))

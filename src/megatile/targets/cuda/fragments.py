@@ -124,11 +124,22 @@ class Fragments:
 
     def _scattered(self, node: n.Parallel) -> set[str]:
         """The tiles that a nest takes together with elements of memories along their rows."""
-        regions = [r for one in n.walk(node.body) for _, r in n.regions(one)]
-        far = [r for r in regions if r.source not in self.shapes]
+        accesses = [access for one in n.walk(node.body) for access in n.regions(one)]
+        regions = [r for _, r in accesses]
+        far = [
+            r for kind, r in accesses
+            if r.source not in self.shapes and not (kind == "read" and self._is_row(r, node.vars[-1]))
+        ]  # fmt: skip
         along = {node.vars[-1], *lets(node.body)}
         meets = any(symbols(e) & along for r in far for e in r.expressions())
         return {r.source for r in regions if r.source in self.shapes} if meets else set()
+
+    def _is_row(self, region: n.Region, last: str) -> bool:
+        """Whether neighbours of a row read neighbours of a shared tile, which are loaded at once."""
+        alloc, dims = self.names[region.source].alloc, region.dims
+        if alloc is None or alloc.scale != "block" or itemsize(alloc.dtype) != 4 or alloc.shape[-1] % 4:
+            return False
+        return dims[-1].start == Symbol(last) and not any(last in symbols(d.start) for d in dims[:-1])
 
     def _vector(self, members: set[str]) -> int:
         """Elements of 16 bytes."""
