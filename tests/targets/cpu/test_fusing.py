@@ -90,3 +90,19 @@ def test_a_reduction_into_what_the_loop_reads_comes_after_the_loop() -> None:
             T.copy(Y[0, 0], x)
 
     check(kernel, random(24, 40), random(40, seed=1), np.zeros((24, 40), np.float32))
+
+
+def test_a_sum_is_taken_while_its_elements_are_made() -> None:
+    @T.program
+    def kernel(X: T.Tensor((24, 40), "f32"), R: T.Tensor((24,), "f32")):
+        with T.Kernel(block=1):
+            x = T.alloc((24, 40), "f32")
+            r = T.alloc((24,), "f32")
+            T.copy(x, X[0, 0])
+            for i, j in T.Parallel(24, 40):
+                x[i, j] = x[i, j] * 2.0
+            T.reduce_sum(x, r, dim=1)
+            T.copy(R[0], r)
+
+    source = check(kernel, random(24, 40), np.zeros(24, np.float32)).source
+    assert source.index("T.reduce_sum(x, r, dim=1)") < source.index("for (long i_v")
