@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.elementwise import DIRECT, operation as core_operation
-from megatile.core.expr import WEAK, Applied, Const, Expr, Symbol, Table
+from megatile.core.expr import WEAK, Applied, Const, Expr, Symbol, Table, constant, walk
 from megatile.core.placement import coordinates
 from megatile.ir.expr import Coord, Load, Pick, Rank, has_loads
 from megatile.ir.launch import Launch
@@ -36,6 +36,16 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
 def operation(expr: Any) -> Callable[[list[Any]], Any]:
     """Return what an operator does with evaluated arguments; divisions are checked."""
     return core_operation(expr, _whole)
+
+
+def divides(expr: Expr) -> bool:
+    """Return whether an expression divides whole numbers by what may be zero."""
+    return any(
+        isinstance(part, Applied)
+        and part.operator in ("//", "%", "ceildiv")
+        and constant(part.args[1]) is None
+        for part in walk(expr)
+    )
 
 
 class Compiler:
@@ -92,7 +102,7 @@ class Compiler:
         arguments = [self(a) for a in expr.args]
         if expr.operator == "select" and any(map(has_loads, expr.args[1:])):
             return self._chosen(expr, arguments)
-        if expr.operator in ("and", "or") and has_loads(expr.args[1]):
+        if expr.operator in ("and", "or") and (has_loads(expr.args[1]) or divides(expr.args[1])):
             return self._both(expr.operator == "and", arguments)
         if len(arguments) == 2 and expr.operator in ("+", "*", "-") and expr.dtype == "int":
             left, right = arguments
@@ -117,7 +127,8 @@ class Compiler:
         return choose
 
     def _both(self, wanted: bool, arguments: list[Evaluate]) -> Evaluate:
-        """Return ``and``/``or`` whose second side reads elements: only where the first does not decide."""
+        """Return ``and``/``or`` whose second side reads elements or divides: only where the first does not
+        decide."""
         first, second = arguments
 
         def both(context: Any) -> Any:

@@ -14,6 +14,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, has_loads, loads
 from megatile.ir.launch import Launch
 from megatile.targets.interpret.errors import DataRaceError, DependenceError, RunError
+from megatile.targets.interpret.expressions import divides
 from megatile.targets.interpret.group import MAX_INSTANCES
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.units import Unit
@@ -121,16 +122,10 @@ def _is_inside(dim: n.Dim, length: int) -> bool:
 def _guards_division(expr: Expr) -> bool:
     """Return whether a condition decides if whole numbers are divided: units are not told apart in that."""
     for part in walk(expr):
-        guarded = (
-            part.args[1:] if isinstance(part, Applied) and part.operator in ("select", "and", "or") else ()
-        )
-        for one in (one for side in guarded if any(map(has_loads, guarded)) for one in walk(side)):
-            if (
-                isinstance(one, Applied)
-                and one.operator in ("//", "%", "ceildiv")
-                and constant(one.args[1]) is None
-            ):
-                return True
+        operator = part.operator if isinstance(part, Applied) else ""
+        sides = part.args[1:] if operator in ("select", "and", "or") else ()
+        if (operator in ("and", "or") or any(map(has_loads, sides))) and any(map(divides, sides)):
+            return True
     return False
 
 
