@@ -122,10 +122,11 @@ def _is_inside(dim: n.Dim, length: int) -> bool:
 def _guards_division(expr: Expr) -> bool:
     """Return whether a condition decides if whole numbers are divided: units are not told apart in that."""
     for part in walk(expr):
-        operator = part.operator if isinstance(part, Applied) else ""
-        sides = part.args[1:] if operator in ("select", "and", "or") else ()
-        if (operator in ("and", "or") or any(map(has_loads, sides))) and any(map(divides, sides)):
-            return True
+        if isinstance(part, Applied) and part.operator in ("select", "and", "or"):
+            sides = part.args[1:]
+            chosen = part.operator != "select" or any(map(has_loads, sides))
+            if chosen and any(map(divides, sides)):
+                return True
     return False
 
 
