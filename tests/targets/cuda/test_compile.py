@@ -286,3 +286,17 @@ def test_extents_that_are_open_are_known_when_it_is_called() -> None:
     np.testing.assert_array_equal(a, 2 * np.arange(70))
     with pytest.raises(mt.MegatileError, match="times mean nothing"):
         k.profile(a)
+
+
+def test_programs_of_devices_alone_are_refused() -> None:
+    """Their units would be blocks of one GPU."""
+
+    @T.program
+    def moved(X: T.Tensor((4, 8), "f32"), Y: T.Tensor((4, 8), "f32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            T.copy(T.view(Y, layout=T.FullRow), T.view(X, layout=T.FullRow))
+
+    with pytest.raises(
+        mt.MegatileError, match="runs on 4 units of scale 'device', and CUDA source is for one"
+    ):
+        mt.compile(moved, target="cuda")

@@ -73,7 +73,9 @@ class DeviceWriter(Writer):
 
     def __init__(self, program: Program):
         super().__init__(program, _TAKEN)
-        for scale in self.launch.scales[: self.launch.depth(self.launch.host)]:
+        named = any(scale.name == self.launch.device_scale for scale in self.launch.scales)
+        device = self.launch.device_scale if named else self.launch.host
+        for scale in self.launch.scales[: self.launch.depth(device)]:
             if scale.count > 1:
                 raise CompileError(
                     f"'{program.name}' runs on {scale.count} units of scale '{scale.name}', and CUDA source "
