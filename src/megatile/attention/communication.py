@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatile.attention.chunks import joined
 from megatile.attention.errors import AttentionError
 from megatile.attention.settings import setting
 from megatile.runtime.errors import PeerError
@@ -112,7 +113,7 @@ def _all_to_all_single(
     out_sizes = [sends[p].numel() if p in sends else 0 for p in ranks]
     in_sizes = [sizes.get(p, 0) for p in ranks]
     parts = [sends[p] for p in ranks if p in sends]
-    outgoing = torch.cat(parts) if parts else like.new_empty(0)
+    outgoing = joined(parts).contiguous() if parts else like.new_empty(0)
     incoming = like.new_empty(sum(in_sizes))
     work = dist.all_to_all_single(incoming, outgoing, in_sizes, out_sizes, group=group, async_op=True)
     received = {p: part for p, part in zip(ranks, incoming.split(in_sizes), strict=True) if p in sizes}
@@ -158,11 +159,19 @@ _DENSE = {
 }
 
 
+MAX_GLOO_RANKS_TOGETHER = 4
+"""Ranks up to which gloo sends every exchange as an all-to-all, which its own threads do. Messages are sent
+by the caller while it holds a lock; where it loses its core then, gloo's thread spins for milliseconds."""
+
+
 def choose_transport(group: dist.ProcessGroup | None, dense: bool) -> str:
     """Return the transport for a backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (on every rank)."""
     asked = setting("TRANSPORT")
     if asked:
         return asked
-    if group is None or not dense:
+    if group is None:
         return "point_to_point"
-    return _DENSE.get(str(dist.get_backend(group)), "point_to_point")
+    backend = str(dist.get_backend(group))
+    if dense or (backend == "gloo" and dist.get_world_size(group) <= MAX_GLOO_RANKS_TOGETHER):
+        return _DENSE.get(backend, "point_to_point")
+    return "point_to_point"
