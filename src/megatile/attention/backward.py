@@ -211,14 +211,20 @@ class Gradients:
             d_lse = None if self._d_lse is None else self._d_lse[0]
             block = BackwardInputs(self._d_out[0], self._q[0], k, v, self._out[0], self._lse[0], d_lse)
             d_q, *grads = self._engine.kernel.backward_many(block, batch, self._engine.options)
-            rows, columns = (torch.from_numpy(x).to(k.device) for x in (batch.rows, batch.columns))
+            rows, columns = (
+                batch.run(side) or torch.from_numpy(x).to(k.device)
+                for side, x in ((True, batch.rows), (False, batch.columns))
+            )
             self._d_q.add(rows, d_q[None])
             d_k, d_v = (x[:, None] for x in grads)
             if whole is None:
                 yield Term(0 if step else OWN, columns, d_k, d_v)
             else:
                 for target, grad in zip(whole, (d_k, d_v), strict=True):
-                    target.index_add_(0, columns, grad.to(dtype))
+                    if isinstance(columns, Tensor):
+                        target.index_add_(0, columns, grad.to(dtype))
+                    else:
+                        rows_of(target, columns).add_(grad)
         if whole is not None:
             ends = accumulate((division.chunk_length(h) for h in order), initial=0)
             for slot, (begin, end) in enumerate(pairwise(ends)):

@@ -21,7 +21,15 @@ from megatile.attention.merge import Accumulator
 from megatile.attention.packed import Batch, batches
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules.bands import Part
-from megatile.attention.schedules.division import OWN, Division, Exchange, KernelCall, Messages, Run
+from megatile.attention.schedules.division import (
+    OWN,
+    Division,
+    Exchange,
+    KernelCall,
+    Messages,
+    Run,
+    joined_runs,
+)
 from megatile.attention.schedules.routes import Held
 
 Block = tuple[list[Run], Tensor, Tensor]  # rows, their results and log-sum-exps
@@ -194,4 +202,5 @@ def _without_overlap(blocks: list[Block]) -> list[Block]:
     runs = [run for block in ordered for run in block[0]]
     if any(a[1] > b[0] for a, b in pairwise(runs)):
         return blocks
-    return [(runs, torch.cat([b[1] for b in ordered], 1), torch.cat([b[2] for b in ordered], 2))]
+    whole = [torch.cat([block[i] for block in ordered], i) for i in (1, 2)]
+    return [(list(joined_runs(runs)), whole[0], whole[1])]

@@ -42,17 +42,48 @@ class Batch:
 
     def take(self, x: Tensor, rows: bool) -> Tensor:
         """Return the rows (or columns) of the batch, one document after the other."""
+        run = self.run(rows)
+        if run is not None:
+            return x.narrow(0, run[0], run[1] - run[0])
         return x.index_select(0, torch.from_numpy(self.rows if rows else self.columns).to(x.device))
 
     def fill(self, x: Tensor, rows: bool, value: float | None = None) -> Tensor:
         """Return the same as [documents, longest, …]; places that are filled in hold ``value``, or
-        anything."""
+        anything. A view where documents of one length stand at equal distances."""
         places = self.padding.rows if rows else self.padding.columns
+        first, distance = self._distances[rows]
+        if distance:
+            count, length = places.shape
+            x = x.narrow(0, first, (count - 1) * distance + length)
+            return x.unfold(0, length, distance).movedim(-1, 1)
         wanted = (self.rows if rows else self.columns)[np.maximum(places, 0).ravel()]
         filled = x.index_select(0, torch.from_numpy(wanted).to(x.device))
         if value is not None:
             filled[torch.from_numpy(places.ravel() < 0).to(x.device)] = value
         return filled.unflatten(0, places.shape)
+
+    def run(self, rows: bool) -> Run | None:
+        """Return all rows (or columns) as one run, None where they are several."""
+        return self._whole[rows]
+
+    @cached_property
+    def _whole(self) -> dict[bool, Run | None]:
+        found = {rows: _runs(self.rows if rows else self.columns) for rows in (True, False)}
+        return {rows: runs[0] if len(runs) == 1 else None for rows, runs in found.items()}
+
+    @cached_property
+    def _distances(self) -> dict[bool, tuple[int, int]]:
+        """By rows or columns: the first, and how far documents of one length are apart; 0 for irregular
+        ones."""
+        found = {}
+        for rows, at in ((True, self.rows), (False, self.columns)):
+            places = self.padding.rows if rows else self.padding.columns
+            count, length = places.shape
+            distance = length if count == 1 else int(at[length] - at[0]) if length < len(at) else 0
+            regular = at[0] + np.arange(count)[:, None] * distance + np.arange(length)[None, :]
+            same = distance > 0 and len(at) == regular.size and bool((at == regular.ravel()).all())
+            found[rows] = (int(at[0]), distance if same else 0)
+        return found
 
     @cached_property
     def padding(self) -> Padding:
@@ -144,7 +175,10 @@ class Padding:
 
     def strip(self, x: Tensor, rows: bool) -> Tensor:
         """Return what was filled up, one document after the other."""
-        places = np.flatnonzero((self.rows if rows else self.columns) >= 0)
+        filled = self.rows if rows else self.columns
+        if filled.min() >= 0:
+            return x.flatten(0, 1)
+        places = np.flatnonzero(filled >= 0)
         return x.flatten(0, 1).index_select(0, torch.from_numpy(places).to(x.device))
 
 

@@ -112,7 +112,7 @@ class Division:
     @cached_in_owner
     def chunk_runs(self, rank: int) -> list[tuple[Run, ...]]:
         """Return the same; rows that follow one another are one run."""
-        return [_joined(runs) for runs in self.chunk_rows(rank)]
+        return [joined_runs(runs) for runs in self.chunk_rows(rank)]
 
     @cached_in_owner
     def held(self, step: int, rank: int) -> tuple[Held, ...]:
@@ -218,8 +218,8 @@ class Division:
                         calls.append(KernelCall((q_run,), (key,), tile, at))
         together: dict[tuple[KeyRun, ...], list[Run]] = defaultdict(list)
         for q_run, runs in sorted(seen.items()):
-            together[_joined(runs)].append(q_run)
-        return calls + [KernelCall(_joined(q), kv) for kv, q in together.items()]
+            together[joined_runs(runs)].append(q_run)
+        return calls + [KernelCall(joined_runs(q), kv) for kv, q in together.items()]
 
 
 def division_for(
@@ -271,7 +271,7 @@ def _ascending(pieces: Pieces) -> bool:
     return True
 
 
-def _joined(runs: Sequence[AnyRun]) -> tuple[AnyRun, ...]:
+def joined_runs(runs: Sequence[AnyRun]) -> tuple[AnyRun, ...]:
     """Return runs that follow one another (in one slot) as one."""
     result: list[Any] = []
     for run in runs:
