@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from megatile.attention.chunks import joined
 from megatile.attention.errors import AttentionError
 from megatile.attention.settings import setting
+from megatile.runtime.agreement import start_all_to_all
 from megatile.runtime.errors import PeerError
 from megatile.runtime.failures import explained, wait_for_all
 from megatile.runtime.rank_liveness import Limit
@@ -109,14 +109,19 @@ def post_messages(
 def _all_to_all_single(
     group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int], like: Tensor, doing: str
 ) -> Pending:
-    ranks = range(dist.get_world_size(group))
-    out_sizes = [sends[p].numel() if p in sends else 0 for p in ranks]
-    in_sizes = [sizes.get(p, 0) for p in ranks]
-    parts = [sends[p] for p in ranks if p in sends]
+    out_sizes, in_sizes = [0] * group.size(), [0] * group.size()
+    for peer, tensor in sends.items():
+        out_sizes[peer] = tensor.numel()
+    for peer, size in sizes.items():
+        in_sizes[peer] = size
+    parts = [sends[peer] for peer in sorted(sends)]
     outgoing = joined(parts).contiguous() if parts else like.new_empty(0)
     incoming = like.new_empty(sum(in_sizes))
-    work = dist.all_to_all_single(incoming, outgoing, in_sizes, out_sizes, group=group, async_op=True)
-    received = {p: part for p, part in zip(ranks, incoming.split(in_sizes), strict=True) if p in sizes}
+    work = start_all_to_all(group, incoming, outgoing, in_sizes, out_sizes)
+    if len(sizes) == 1:
+        received = dict.fromkeys(sizes, incoming)
+    else:
+        received = {p: x for p, x in enumerate(incoming.split(in_sizes)) if p in sizes}
     return Pending(received, [(work, None)], group, doing, [outgoing])
 
 

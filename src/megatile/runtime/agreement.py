@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.runtime.failures import explained, wait_for
 
@@ -97,15 +98,17 @@ class Members:
     def _same_number(self, number: int, device: torch.device) -> bool:
         """Return whether all ranks have the number of one agreement: each sends its own to each, in one
         step."""
-        where = device if self.backend == "nccl" else torch.device("cpu")
+        assert self.group is not None
+        where = device if self.backend == "nccl" else "cpu"
         mine = torch.full((self.size,), number, dtype=torch.int64, device=where)
-        others = mine.clone()
-        self._wait(lambda: dist.all_to_all_single(others, mine, group=self.group, async_op=True))
+        others, group = mine.clone(), self.group
+        self._wait(lambda: start_all_to_all(group, others, mine, [], []))
         return number != _NOT_AGREED and others.tolist() == [number] * self.size
 
     @property
     def backend(self) -> str:
-        return str(dist.get_backend(self.group))
+        assert self.group is not None
+        return backend_of(self.group)
 
     def _compared(
         self, record: Record, problem: str | None, device: torch.device, same: tuple[str, ...]
@@ -139,6 +142,33 @@ class Members:
         except RuntimeError as error:
             raise explained(error, self.group, None, doing) from error
         wait_for(work, self.group, None, doing)
+
+
+_BACKENDS: WeakKeyDictionary[dist.ProcessGroup, str] = WeakKeyDictionary()
+
+
+def backend_of(group: dist.ProcessGroup) -> str:
+    """Return the name of a group's backend, which does not change."""
+    found = _BACKENDS.get(group)
+    if found is None:
+        found = _BACKENDS[group] = str(dist.get_backend(group))
+    return found
+
+
+def start_all_to_all(
+    group: dist.ProcessGroup, incoming: Tensor, outgoing: Tensor, in_sizes: list[int], out_sizes: list[int]
+) -> Any:
+    """Start what ``dist.all_to_all_single`` does after its checks, which take longer than small messages."""
+    start = getattr(group, "all_to_all_single", None) or group.alltoall_base  # renamed in torch 2.13
+    return start(incoming, outgoing, in_sizes, out_sizes, _all_to_all_options())
+
+
+@cached()
+def _all_to_all_options() -> Any:
+    options = dist.AllToAllOptions()
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = True
+    return options
 
 
 def _process_group(group: Any, error: type[MegatileError]) -> dist.ProcessGroup | None:

@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -40,9 +39,8 @@ def wait_for_all(
 
     A collective's own clock runs since it was ``started``, that of messages only while they are awaited.
     """
-    limit = Limit.of(group) if limit is None else limit.again()
-    if started is not None and any(peer is None for _, peer in works):
-        limit = replace(limit, begin=started)
+    collective = started is not None and None in [peer for _, peer in works]
+    limit = (limit or Limit.of(group)).again(started if collective else None)
     _wait_for(works, GroupWait(group, limit), doing)
 
 

@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -79,9 +78,10 @@ class Limit:
         found = getattr(getattr(backend, "options", None), "_timeout", None)
         return cls(time.monotonic(), *_figures(asked, found, type(backend).__name__))
 
-    def again(self) -> Limit:
-        """Return the same limit for a communication that begins now."""
-        return Limit(time.monotonic(), self.seconds, self.source, self.bounded)
+    def again(self, begin: float | None = None) -> Limit:
+        """Return the same limit for a communication that begins now, or began before."""
+        begin = time.monotonic() if begin is None else begin
+        return Limit(begin, self.seconds, self.source, self.bounded)
 
     @property
     def grace(self) -> float:
@@ -94,7 +94,7 @@ class Limit:
             return float("inf")
         return self.begin + self.seconds - part * self.grace - time.monotonic()
 
-    @cached_property
+    @property
     def end(self) -> float:
         """Return when a wait is given up, just before the end."""
         return float("inf") if self.seconds is None else self.begin + self.seconds - GIVE_UP * self.grace
