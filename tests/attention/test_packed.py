@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
+pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
+
+import torch
 
 from megatile.attention.packed import batches
 from megatile.attention.schedules.division import OWN, KernelCall
@@ -19,7 +21,7 @@ def batch_of(*rows):
 
 
 @pytest.mark.parametrize(
-    "rows, view",
+    ("rows", "view"),
     [
         ([(0, 3), (3, 6), (6, 9)], True),
         ([(1, 3), (5, 7), (9, 11)], True),  # second halves of documents of 4
