@@ -167,6 +167,74 @@ def summed(dtype):
     return total
 
 
+def scored(by_head):
+    """Scores of one query for each head: eight heads share their keys; a block each, or one for all."""
+    B, H, G, L, D = 4, 4, 8, 4096, 128
+
+    @T.program
+    def scores(
+        Q: T.Tensor((B, H * G, D), "f16"), K: T.Tensor((B, H, L, D), "f16"), S: T.Tensor((B, H * G, L), "f32")
+    ):
+        with T.Kernel(block=(H * G, B) if by_head else (H, B, 8), threads=128) as place:
+            heads, parts = (1, 1) if by_head else (G, 8)
+            h, b = place[0], place[1]
+            first = h if by_head else h * G
+            keys = h // G if by_head else h
+            q, k = T.alloc((heads, D), "f16", level="l1"), T.alloc((64, D), "f16", level="l1")
+            s = T.alloc((heads, 64), "f32")
+            begin = 0 if by_head else place[2] * (L // 8)
+            T.copy(q, Q[b, first : first + heads, :])
+            for j in T.Pipelined(L // 64 // parts, num_stages=3):
+                T.copy(k, K[b, keys, begin + j * 64 : begin + j * 64 + 64, :])
+                T.clear(s)
+                T.gemm(q, k, s, transpose_B=True)
+                T.copy(S[b, first : first + heads, begin + j * 64 : begin + j * 64 + 64], s)
+
+    return scores
+
+
+def worked(in_turn):
+    """Experts with more and more rows: a block each, or one for every part."""
+    E, D = 64, 512
+
+    @T.program
+    def gated(X: T.Tensor((E, E * 16, D), "f16"), Y: T.Tensor((E, E * 16, D), "f16")):
+        with T.Kernel(block=E if in_turn else (E, E), threads=256) as place:
+            e = place if in_turn else place[0]
+            x = T.alloc((16, D), "f16")
+            for i in T.serial(e + 1 if in_turn else 1):
+                part = i if in_turn else place[1]
+                if in_turn or part <= e:
+                    T.copy(x, X[e, part * 16 : part * 16 + 16, :])
+                    for r, c in T.Parallel(16, D):
+                        x[r, c] = x[r, c] * T.sigmoid(x[r, c])
+                    T.copy(Y[e, part * 16 : part * 16 + 16, :], x)
+
+    return gated
+
+
+def put(width):
+    """Every block puts its part into the next device, in pieces."""
+    n, blocks = 1 << 17, 32
+
+    @T.program
+    def shifted(X: T.Tensor((4, n), "f32"), Y: T.Tensor((4, n), "f32")):
+        with T.Kernel(device=4, block=blocks, threads=128) as b:
+            with T.Scale("device") as (r, count):
+                x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+                box = T.alloc((1, n), "f32", level="l2")
+                with T.Scale("block"):
+                    t = T.alloc((1, width), "f32", level="l1")
+                    for i in T.serial(n // blocks // width):
+                        at = b * (n // blocks) + i * width
+                        T.copy(t, x[:, at : at + width])
+                        T.copy(box[:, at : at + width], t, dst=(r + 1) % count, scale="device")
+                T.barrier()
+                T.copy(y, box)
+
+    return shifted
+
+
 PAIRS = {
     "a long sum on four blocks": ("too few blocks", divided_sum(1), divided_sum(32), "dgx-h100"),
     "16 rows of queries": ("tile size", scores(True), scores(False), "dgx-h100"),
@@ -174,6 +242,9 @@ PAIRS = {
     "a stencil of four phases": ("round trip", smoothed(4), smoothed(0), "dgx-h100"),
     "a gate for every column": ("repeated work", gated(True), gated(False), "dgx-h100"),
     "gathered in every step": ("repeated work", gathered(True), gathered(False), "dgx-h100"),
+    "keys for every head": ("blocks that load the same tiles", scored(True), scored(False), "dgx-h100"),
+    "experts that grow": ("too few blocks", worked(True), worked(False), "dgx-h100"),
+    "puts of 256": ("small messages", put(256), put(4096), "dgx-h100"),
     "f32 on a ring": ("wide messages", summed("f32"), summed("f16"), "hgx-a100"),
 }
 """By what is wrong: the finding it should lead to, the slow program, its twin, and the machine."""

@@ -66,3 +66,20 @@ def test_rounds_that_need_nothing_of_each_other_become_blocks():
     assert changed.launch.count("block") == 8
     x, y = run(changed)
     np.testing.assert_allclose(y, 2 * x)
+
+
+def test_blocks_with_rounds_of_their_own_number_are_as_many_as_the_most():
+    @T.program
+    def doubled(X: T.Tensor((4, 32), "f32"), Y: T.Tensor((4, 32), "f32")):
+        with T.Kernel(block=4, threads=32) as b:
+            x = T.alloc((1, 8), "f32")
+            for r in T.serial(b + 1):
+                T.copy(x, X[b : b + 1, r * 8 : r * 8 + 8])
+                for i, j in T.Parallel(1, 8):
+                    x[i, j] = x[i, j] * 2.0
+                T.copy(Y[b : b + 1, r * 8 : r * 8 + 8], x)
+
+    changed = parts_in_grid(mt.lower(doubled, machine="dgx-h100").source)
+    assert changed.launch.extents("block") == (4, 4)
+    x, y = run(changed)
+    np.testing.assert_allclose(y, np.where(np.arange(32) // 8 <= np.arange(4)[:, None], 2 * x, 0))

@@ -5,6 +5,7 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.language import tl
+from megatile.verdict.traffic import stored_after
 
 
 def normalised(phases, rows=2048, columns=2048):
@@ -63,3 +64,31 @@ def test_a_stream_in_place_is_no_round_trip():
     found = mt.simulate(plan, machine="ahbm").verdict().findings
     assert [one.name for one in found][:1] == ["short steps"]
     assert "round trip" not in [one.name for one in found]
+
+
+def stored(each):
+    M, N, K = 1024, 1024, 512
+
+    @T.program
+    def product(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(block=(N // 128, M // 128), threads=256) as (bx, by):
+            a, b = T.alloc((128, 32), "f16", level="l1"), T.alloc((32, 128), "f16", level="l1")
+            c = T.alloc((128, 128), "f32")
+            T.clear(c)
+            for k in T.Pipelined(K // 32, num_stages=2):
+                T.copy(a, A[by * 128, k * 32])
+                T.copy(b, B[k * 32, bx * 128])
+                T.gemm(a, b, c)
+                if each:
+                    T.copy(C[by * 128, bx * 128], c)
+            if not each:
+                T.copy(C[by * 128, bx * 128], c)
+
+    return product
+
+
+def test_a_store_in_every_round_is_timed_after_the_loop():
+    slow, fast = (mt.simulate(stored(each), machine="mi300x-8") for each in (True, False))
+    found = {one.name: one for one in slow.verdict().findings}
+    assert found["repeated stores"].time_ps == fast.time_ps
+    assert stored_after(fast.lowered.source) is fast.lowered.source

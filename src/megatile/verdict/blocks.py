@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import Expr, Symbol, rebuild, trips, walk
+from megatile.core.expr import trips
 from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Rank
-from megatile.ir.launch import Launch
 from megatile.verdict import changes
 from megatile.verdict.even import evened
+from megatile.verdict.grid import independent_parts, over_grid, parts_in_grid
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
 
@@ -25,8 +23,6 @@ UNEVEN = 1.3
 """The longest block against the middle one."""
 LONG = 4.0
 """The longest block against the median one, from which on it is the time even where units have no block."""
-MAX_BLOCKS = 1 << 20
-"""Blocks of grids whose conditions are looked at."""
 
 
 def level_of(study: Study) -> Any:
@@ -66,6 +62,10 @@ def balance(study: Study) -> Iterator[Finding]:
     ps: float | None = study.program_ps(lambda p: changes.with_hint(p, "reverse_blocks"))
     how, bound = "program timed again with the last block first", False
     step = "begin with the blocks that have most to do: count the grid's index down"
+    shared = list(_shared_rounds(study, uneven, idle)) if ps is None or ps > study.base_ps * 0.95 else []
+    yield from shared
+    if shared:
+        return
     if ps is None or ps > study.base_ps * 0.95:
         ps, how, bound = (
             max(study.base_ps * (1 - idle), _dealt_out(study, level)),
@@ -80,6 +80,23 @@ def balance(study: Study) -> Iterator[Finding]:
         f"{idle:.0%} of the time after their last block ({level})",
         step=step, source=kernel_line(study),
     )  # fmt: skip
+
+
+def _shared_rounds(study: Study, uneven: float, idle: float) -> Iterator[Finding]:
+    """Rounds of the loop of a block that need nothing of each other could be blocks of their own."""
+    assert study.lowered is not None
+    loop = independent_parts(study.lowered.source)
+    if loop is not None:
+        yield from study.finding(
+            "block balance", study.program_ps(parts_in_grid),
+            f"program timed again with a block for each '{loop.var}'",
+            bottleneck="unequal work: the other blocks wait for the busiest",
+            reason=f"the largest block has {uneven:.1f}× the work of the median one, and units are idle for "
+            f"{idle:.0%} of the time after their last block",
+            step=f"a dimension of the grid in place of the loop over '{loop.var}': blocks without work end "
+            "at once",
+            source=changes.source_line(loop),
+        )  # fmt: skip
 
 
 def _unequal_work(study: Study, level: Any, idle: float) -> Iterator[Finding]:
@@ -146,7 +163,8 @@ def phase_of_few(study: Study) -> Iterator[Finding]:
         working = [m for m in region.body if not isinstance(m, (n.Alloc, n.View, n.Hint))]
         if len(working) != 1 or not isinstance(working[0], n.If) or working[0].orelse:
             continue
-        blocks = _blocks_where(working[0].condition, source.launch)
+        where = over_grid(working[0].condition, source.launch)
+        blocks = int(np.count_nonzero(where)) if where is not None else None
         rest = study.program_ps(partial(changes.without, nodes=[region]))
         if blocks is None or rest is None or blocks * 2 > min(level.units, level.instances):
             continue
@@ -160,13 +178,3 @@ def phase_of_few(study: Study) -> Iterator[Finding]:
             step="spread it: let every block do a part, or combine in the first phase (T.atomic_add)",
             source=changes.source_line(working[0]),
         )  # fmt: skip
-
-
-def _blocks_where(condition: Expr, launch: Launch) -> int | None:
-    """How many blocks a condition on their coordinates lets through."""
-    extents = launch.extents(launch.dispatch)
-    if any(isinstance(p, (Load, Rank, Symbol)) for p in walk(condition)) or prod(extents) > MAX_BLOCKS:
-        return None
-    grid = np.meshgrid(*(np.arange(e) for e in extents), indexing="ij")
-    named = rebuild(condition, lambda p: Symbol(f"axis{p.axis}") if isinstance(p, Coord) else p)
-    return int(np.count_nonzero(named.evaluate({f"axis{d}": x for d, x in enumerate(grid)})))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
+
+import numpy as np
 
 from megatile.core.expr import (
     ZERO,
     Binary,
     Const,
+    Expr,
     Symbol,
     known,
     linear,
@@ -19,7 +23,7 @@ from megatile.core.expr import (
     walk,
 )
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load
+from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
 from megatile.ir.passes.driver import rewrite_expressions
 from megatile.ir.program import Binding, Program, bindings
@@ -27,6 +31,9 @@ from megatile.verdict import changes
 from megatile.verdict.model import Finding
 from megatile.verdict.serial import SERIAL
 from megatile.verdict.study import Study, rule
+
+MAX_BLOCKS = 1 << 20
+"""Blocks of grids whose conditions are looked at."""
 
 
 def independent_parts(program: Program) -> n.Loop | None:
@@ -39,6 +46,8 @@ def independent_parts(program: Program) -> n.Loop | None:
         loops = _loops(region)
         if len(loops) != 1 or region.body[-1] is not loops[0]:
             continue
+        if most_rounds(loops[0], program.launch) is None:
+            continue
         stores = [m for m in n.walk(loops[0].body) if _writes(m, table) & tensors]
         own = all(any(loops[0].var in symbols(e) for e in n.expressions(m)) for m in stores)
         if stores and own and not _carries(loops[0], table, tensors):
@@ -48,7 +57,26 @@ def independent_parts(program: Program) -> n.Loop | None:
 
 def _loops(region: n.ScaleRegion) -> list[n.Loop]:
     kinds = (*SERIAL, "pipelined")
-    return [m for m in region.body if isinstance(m, n.Loop) and m.kind in kinds and trips(m) is not None]
+    return [m for m in region.body if isinstance(m, n.Loop) and m.kind in kinds]
+
+
+def over_grid(expr: Expr, launch: Launch) -> np.ndarray | None:
+    """Return the value of an expression in every block; None if it depends on more than their coordinates."""
+    extents = launch.extents(launch.dispatch)
+    if any(isinstance(p, (Load, Rank, Symbol)) for p in walk(expr)) or prod(extents) > MAX_BLOCKS:
+        return None
+    grid = np.meshgrid(*(np.arange(e) for e in extents), indexing="ij")
+    named = rebuild(expr, lambda p: Symbol(f"axis{p.axis}") if isinstance(p, Coord) else p)
+    return np.asarray(named.evaluate({f"axis{d}": x for d, x in enumerate(grid)}))
+
+
+def most_rounds(loop: n.Loop, launch: Launch) -> range | None:
+    """Return the rounds of a loop in the block that has most."""
+    rounds = trips(loop)
+    if rounds is None and known(loop.start) == 0 and known(loop.step) == 1:
+        stops = over_grid(loop.stop, launch)
+        rounds = None if stops is None else range(int(stops.max(initial=0)))
+    return rounds
 
 
 def independent_turns(program: Program) -> n.Loop | None:
@@ -149,7 +177,7 @@ def scan(program: Program) -> n.Loop | None:
 def parts_in_grid(program: Program) -> Program:
     """The iterations of such a loop (of parts, or of turns) as blocks of their own."""
     loop = independent_parts(program) or independent_turns(program)
-    rounds = trips(loop) if loop is not None else None
+    rounds = most_rounds(loop, program.launch) if loop is not None else None
     if loop is None or rounds is None:
         return program
     launch = program.launch
@@ -162,7 +190,12 @@ def parts_in_grid(program: Program) -> Program:
     def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         result: list[n.Node] = []
         for node in body:
-            result += map(moved, loop.body) if node is loop else [n.with_bodies(node, change)]
+            if node is not loop:
+                result.append(n.with_bodies(node, change))
+            elif trips(loop) is not None:
+                result += map(moved, loop.body)
+            else:
+                result.append(n.If(here < loop.stop, tuple(map(moved, loop.body))))
         return tuple(result)
 
     return replace(program, launch=_with_axis(launch, len(rounds)), body=change(program.body))
@@ -174,7 +207,12 @@ def sums(program: Program) -> n.Loop | None:
     regions = [m for m in n.each(n.ScaleRegion, program.body) if m.scale == program.launch.dispatch]
     loops = _loops(regions[0]) if len(regions) == 1 else []
     extents = program.launch.extents(program.launch.dispatch)
-    if len(loops) != 1 or len(extents) - extents.count(1) > 2 or (len(extents) > 2 and extents[-1] > 1):
+    if (
+        len(loops) != 1
+        or trips(loops[0]) is None
+        or len(extents) - extents.count(1) > 2
+        or (len(extents) > 2 and extents[-1] > 1)
+    ):
         return None
     (loop,), table, tensors = loops, bindings(program), {p.name for p in program.params}
     body = list(n.walk(loop.body))
@@ -210,8 +248,21 @@ def _added_to(node: n.Node) -> str | None:
 def split_sums(program: Program, most: int) -> tuple[Program, int]:
     """Return the program with such a loop divided over at most so many blocks, which add up what they have in
     the tensors; and how many these are."""
-    given, program = program, _without_axes_of_one(program)
-    loop = sums(program)
+    bare = _without_axes_of_one(program)
+    loop = sums(bare)
+    return _split(program, bare, loop, most, adding=True)
+
+
+def split_rounds(program: Program, most: int) -> tuple[Program, int]:
+    """Return the program with a loop whose rounds need nothing of each other divided over at most so many
+    blocks, and how many these are."""
+    bare = _without_axes_of_one(program)
+    return _split(program, bare, independent_parts(bare), most, adding=False)
+
+
+def _split(
+    given: Program, program: Program, loop: n.Loop | None, most: int, adding: bool
+) -> tuple[Program, int]:
     rounds = trips(loop) if loop is not None else None
     parts = max((d for d in range(1, most + 1) if rounds and not len(rounds) % d), default=1)
     if loop is None or rounds is None or parts == 1:
@@ -231,7 +282,12 @@ def split_sums(program: Program, most: int) -> tuple[Program, int]:
             if node is loop:
                 inner = tuple(map(moved, loop.body))
                 result.append(replace(loop, start=Const(0), stop=Const(each), step=Const(1), body=inner))
-            elif isinstance(node, n.Copy) and table[node.to.source].base in tensors and not n.remote(node):
+            elif (
+                adding
+                and isinstance(node, n.Copy)
+                and table[node.to.source].base in tensors
+                and not n.remote(node)
+            ):
                 result.append(n.AtomicRegion("add", node.to, node.source, span=node.span))
             else:
                 result.append(n.with_bodies(node, change))

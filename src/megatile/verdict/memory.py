@@ -18,6 +18,7 @@ from megatile.lowering.explain import figures
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes, needless
+from megatile.verdict.grid import split_rounds
 from megatile.verdict.model import Finding
 from megatile.verdict.near import sums_in_tile
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
@@ -148,7 +149,16 @@ def _merged_ps(study: Study, axis: int, blocks: int, once: set[str]) -> int | No
     source = study.lowered.source
     if source.launch.extents(source.launch.dispatch)[axis] % blocks:
         return None
-    low = study.lower(changes.one_block_in(source, axis, blocks))
+    fewer = changes.one_block_in(source, axis, blocks)
+    found = [
+        _with_all_work(study, source, one, blocks, once) for one in (fewer, split_rounds(fewer, blocks)[0])
+    ]
+    return min((ps for ps in found if ps is not None), default=None)
+
+
+def _with_all_work(study: Study, source: Program, one: Program, blocks: int, once: set[str]) -> int | None:
+    """Return the time of a program with fewer blocks, each of which does the work of several."""
+    low = study.lower(one)
     if low is None:
         return None
     table = bindings(source)

@@ -77,8 +77,10 @@ def resized(program: Program, here: Expr, loop: n.Loop | None, factor: Fraction)
 
 
 def sizes_of(program: Program) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tiles."""
-    return {a.name: a.shape for a in n.each(n.Alloc, program.body)}
+    """Return the shapes of all tiles of blocks."""
+    launch = program.launch
+    block = launch.depth(launch.dispatch)
+    return {a.name: a.shape for a in n.each(n.Alloc, program.body) if launch.depth(a.scale) >= block}
 
 
 class _DoesNotDivide(Exception):
@@ -150,7 +152,8 @@ class _Sizes:
 
     def _statement(self, node: n.Node) -> None:
         if isinstance(node, (n.Copy, n.AtomicRegion)):
-            if n.remote(node) is not None:
+            ranks = [e for e in (node.dst, getattr(node, "src", None)) if e is not None]
+            if any(self.here in set(walk(e)) for e in ranks):
                 self._fix()
             self._pair(self.dims(node.to), self.dims(node.source))
         elif isinstance(node, n.Gemm):
@@ -229,7 +232,7 @@ class _Change:
         self.sizes, self.wide, self.here, self.loop, self.factor = sizes, wide, here, loop, factor
 
     def node(self, node: n.Node) -> n.Node:
-        if isinstance(node, n.Alloc):
+        if isinstance(node, n.Alloc) and node.name in self.sizes.tiles:
             shape = tuple(self._size((node.name, d), e) for d, e in enumerate(node.shape))
             return replace(node, shape=shape)
         changed: n.Node = n.with_bodies(node, lambda body: tuple(map(self.node, body)))

@@ -85,7 +85,10 @@ class Study:
         self.result, self.plan, self.hda = result, result.plan, result.machine
         self.lowered: Lowered | None = result.lowered
         self.base_ps = result.time_ps
-        self.left = min(MAX_COMMANDS, max(MIN_COMMANDS, MAX_TIMES * self.cost(self.plan)))
+        cost = self.cost(self.plan)
+        if not self._sampled_blocks(self.plan):
+            cost = max(cost, len(result.record.rows))  # loops of unknown length count once
+        self.left = min(MAX_COMMANDS, max(MIN_COMMANDS, MAX_TIMES * cost))
         self.retimed = 0
         self._until = process_time() + MAX_SECONDS
 

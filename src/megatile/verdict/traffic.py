@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from megatile.core.expr import symbols
 from megatile.core.quantities import format_time
+from megatile.ir import nodes as n
+from megatile.ir.program import Program, bindings
 from megatile.verdict import changes, footprint
 from megatile.verdict.model import Finding
 from megatile.verdict.near import shifted_near
@@ -42,13 +46,44 @@ def stored_again(study: Study) -> Iterator[Finding]:
     if found is not None:
         one, shares, times = found
         command = footprint.least_new(one, shares)
+        after = study.program_ps(stored_after)
+        once = study.plan_ps(footprint.loaded_once(study.plan, shares)) if after is None else after
         yield from study.finding(
-            "repeated stores", study.plan_ps(footprint.loaded_once(study.plan, shares)),
-            "Plan timed again with every element stored once",
+            "repeated stores", once,
+            "Plan timed again with every element stored once" if after is None else
+            "program timed again with the store after the loop",
             bottleneck=f"redundant traffic: every element of '{one.tile.name}' is stored {times:.3g} times",
             reason="a later store of the same unit overwrites it, and nothing reads it between",
             step="store it once, after the loop", source=str(command.source or ""),
         )  # fmt: skip
+
+
+def stored_after(program: Program) -> Program:
+    """Return the program with stores after their loop that go to the same place in every round, where the
+    loop does not touch the tensor otherwise."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            last: list[n.Node] = []
+            if isinstance(node, n.Loop):
+                inside = list(n.walk(node.body))
+                changing = {node.var} | {m.name for m in inside if isinstance(m, (n.Let, n.ReadScalar))}
+                touched = [table[r.source].base for m in inside for _, r in n.regions(m)]
+                last = [
+                    m for m in node.body
+                    if isinstance(m, n.Copy) and n.remote(m) is None
+                    and table[m.to.source].base in tensors and touched.count(table[m.to.source].base) == 1
+                    and not any(symbols(e) & changing for e in n.expressions(m))
+                ]  # fmt: skip
+                kept = tuple(m for m in node.body if not any(m is gone for gone in last))
+                node = replace(node, body=kept) if last else node
+            result += [n.with_bodies(node, change), *last]
+        return tuple(result)
+
+    changed = change(program.body)
+    return program if changed == program.body else replace(program, body=changed)
 
 
 @rule("round trip")
