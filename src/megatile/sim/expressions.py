@@ -33,6 +33,10 @@ MAX_STACK = 200
 MAX_CACHED = 64
 """Expressions of a stream whose values every instance caches."""
 Code = tuple[tuple[int, int], ...]
+Scope = tuple[float, int]
+"""How long a value holds: how many loops are around what decides it (infinity where that is something else
+than indices of loops), and the cell that counts the rounds of the innermost of them."""
+ALWAYS, UNTIL_SET = (0.0, 1), (float("inf"), 0)
 
 
 class Meaning:
@@ -93,22 +97,26 @@ class ExpressionTables:
             row, at = (names[node.left.name], node.right.value), len(self.bytecode)
             self.bytecode += [] if (SUM, row) in self._expressions else [row]
             return self._row((SUM, row), (SUM, at), node, names)
-        code, deepest = self._emit(node, names, 0, cache)
+        code, deepest, scope = self._emit(node, names, 0, cache)
         if deepest > MAX_STACK:
             raise PlanError(f"an expression is nested more than {MAX_STACK} deep")
-        first = cache.bytecode_at(code, cache.scope(code), self, 2)
+        first = cache.bytecode_at(code, scope, self, 2)
         if first is not None:
             return self._row((CACHED, first), (CACHED, first), node, names)
         at = len(self.bytecode)
         self.bytecode += [] if code in self._expressions else [*code, (STOP, 0)]
         return self._row(code, (BYTECODE, at), node, names)
 
-    def _emit(self, node: Expr, names: dict[str, int], depth: int, cache: FrameCache) -> tuple[Code, int]:
-        """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes."""
+    def _emit(
+        self, node: Expr, names: dict[str, int], depth: int, cache: FrameCache
+    ) -> tuple[Code, int, Scope]:
+        """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes, and how long
+        the value holds."""
         if isinstance(node, Const):
-            return ((PUSH, node.value),), depth + 1
+            return ((PUSH, node.value),), depth + 1, ALWAYS
         if isinstance(node, Symbol):
-            return ((LOAD, names[node.name]),), depth + 1
+            cell = names[node.name]
+            return ((LOAD, cell),), depth + 1, cache.loops.get(cell, UNTIL_SET)
         if isinstance(node, Binary):
             parts: tuple[Expr, ...] = (node.left, node.right)
             last = (OPERATORS.index(node.operator), 0)
@@ -118,14 +126,13 @@ class ExpressionTables:
             assert isinstance(node, Table)
             parts, last = (node.index,), (LOOKUP, self._table(node.values))
         emitted = [self._emit(part, names, depth + i, cache) for i, part in enumerate(parts)]
-        scopes, code = [cache.scope(part) for part, _ in emitted], Code()
-        for (own, _), scope in zip(emitted, scopes, strict=True):
+        scope, code = max([own for *_, own in emitted]), Code()
+        for part, _, own in emitted:
             # What stays the same in more rounds than the whole, or takes long, is cached by itself.
-            first = (
-                cache.bytecode_at(own, scope, self, 1 if scope < max(scopes) else 3) if len(own) > 1 else None
-            )
-            code += own if first is None else ((NESTED, first),)
-        return (*code, last), max(deepest for _, deepest in emitted)
+            least = 1 if own < scope else 3
+            first = cache.bytecode_at(part, own, self, least) if len(part) > 1 else None
+            code += part if first is None else ((NESTED, first),)
+        return (*code, last), max([deepest for _, deepest, _ in emitted]), scope
 
     def _table(self, values: tuple[int, ...]) -> int:
         known = self._tables.setdefault(values, len(self.constants))
@@ -139,39 +146,23 @@ class FrameCache:
 
     def __init__(self, frame: list[int]) -> None:
         self.frame = frame
-        self.loops: dict[int, tuple[float, int]] = {0: (0, 1)}
-        """By the cell of a loop's index (and of the unit's number): how many loops are around its body, and
-        the cell that counts its rounds."""
+        self.loops: dict[int, Scope] = {0: ALWAYS}
+        """By the cell of a loop's index (and of the unit's number), how long its values hold."""
         self.within = 0
         """How many loops are around the statement at hand."""
         frame.append(1)
         self._known: dict[tuple[Any, ...], int] = {}
-        self._scopes: dict[int, tuple[float, int]] = {}
 
-    def scope(self, code: Code) -> tuple[float, int]:
-        """Return how many loops are around what decides the value of bytecode (infinity where that is
-        something else), and the cell that counts the rounds for which it holds."""
-        found: tuple[float, int] = (0, 1)
-        for op, value in code:
-            if op == LOAD:
-                found = max(found, self.loops.get(value, (float("inf"), 0)))
-            elif op == NESTED:
-                found = max(found, self._scopes[value])
-        return found
-
-    def bytecode_at(
-        self, code: Code, scope: tuple[float, int], tables: ExpressionTables, least: int
-    ) -> int | None:
+    def bytecode_at(self, code: Code, scope: Scope, tables: ExpressionTables, least: int) -> int | None:
         """Return where bytecode of a scope begins whose value is cached; None where that is not worth while:
         outside of loops, and of fewer operations than ``least`` (or one, if this loop does not change it)."""
-        operations = len([op for op, _ in code if op != LOAD and op != PUSH])
+        known = self._known.get(code)
+        if known is not None or not self.within or scope[0] > self.within:
+            return known
         least = 1 if scope[0] < self.within else least
-        if code in self._known or not self.within or operations < least or scope[0] > self.within:
-            return self._known.get(code)
-        if len(self._known) == MAX_CACHED:
+        if len([op for op, _ in code if op != LOAD and op != PUSH]) < least or len(self._known) == MAX_CACHED:
             return None
         at = self._known[code] = len(tables.bytecode)
-        self._scopes[at] = scope
         tables.bytecode += [(len(self.frame), scope[1]), *code, (STOP, 0)]
         self.frame += [0, 0]
         return at
