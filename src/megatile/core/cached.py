@@ -19,6 +19,8 @@ CACHE_VARIABLE = "MEGATILE_CACHE"
 """The environment variable that names the directory of the cache on disk."""
 _DIGEST_BYTES = 32
 """Bytes of the SHA-256 after a cached file's contents."""
+_UNKNOWN = object()
+"""What stands for a result that is not cached."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
@@ -39,9 +41,10 @@ def cached_in_owner(function: Function, key: Callable[..., Hashable] | None = No
         if results is None:
             results = owner.__dict__[name] = {}
         asked = others if key is None else key(*others)
-        if asked not in results:
-            results[asked] = function(owner, *others)
-        return results[asked]
+        found = results.get(asked, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = results[asked] = function(owner, *others)
+        return found
 
     known.key = name  # type: ignore[attr-defined]
     return known  # type: ignore[return-value]

@@ -172,7 +172,7 @@ class _Compiler:
 
     def block(self, body: tuple[Statement, ...]) -> tuple[str, ...]:
         """Write a body; the names that end with it."""
-        known: dict[str, None] = {}
+        known: list[str] = []
         for statement in body:
             if isinstance(statement, Loop):
                 self.loop(statement)
@@ -183,13 +183,15 @@ class _Compiler:
             else:
                 self.emit(statement.word, statement)
             for names in binds(statement):
-                known.update(dict.fromkeys(names))
-        return tuple(known)
+                known += names
+        return tuple(dict.fromkeys(known))
 
     def flows(self, statement: Statement, side: int) -> dict[str, Any]:
         """Return what carried and merged names mean: the first of their values, or the second."""
-        found = {"tiles": tile_flows(statement), "numbers": int_flows(statement)}
-        return {kind: tuple((f.name, f.values[side]) for f in each) for kind, each in found.items() if each}
+        return {
+            "tiles": tuple([(f.name, f.values[side]) for f in tile_flows(statement)]),
+            "numbers": tuple([(f.name, f.values[side]) for f in int_flows(statement)]),
+        }
 
     def loop(self, loop: Loop) -> None:
         self.emit("enter", loop, ended=loop.frees, **self.flows(loop, 0))

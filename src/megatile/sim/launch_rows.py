@@ -214,7 +214,8 @@ class LaunchRows:
         at = arena.extend("children", len(roots), NONE)
         for k, rows in enumerate(roots):
             rows.describe(arena.rows("children")[at + k : at + k + 1], NONE)
-        row[LaunchRow.units] = arena.used["units"] - row[LaunchRow.first_unit]
+        self._units = slice(int(row[LaunchRow.first_unit]), arena.used["units"])
+        row[LaunchRow.units] = self._units.stop - self._units.start
         row[LaunchRow.first_root], row[LaunchRow.roots] = at, len(roots)
         self._children = slice(first, arena.used["children"])
 
@@ -228,8 +229,7 @@ class LaunchRows:
     @property
     def units(self) -> Any:
         """Its rows of `units`."""
-        first, count = self.row[[LaunchRow.first_unit, LaunchRow.units]].tolist()
-        return self.arena.rows("units")[first : first + count]
+        return self.arena.rows("units")[self._units]
 
     @property
     def places(self) -> Any:

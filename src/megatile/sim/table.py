@@ -30,6 +30,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from copy import copy
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -332,8 +333,10 @@ class CommandTable:
 
 
 def flat(rows: Any) -> Any:
-    """Return the numbers of rows one after another."""
-    return np.array(rows, dtype=np.int64).reshape(-1)
+    """Return the numbers of rows, or of a list, one after another."""
+    if isinstance(rows[0], int):
+        return np.array(rows, dtype=np.int64)
+    return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
 
 
 @cached_in_owner
