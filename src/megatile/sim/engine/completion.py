@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.records.marks import inlined, jit
 from megatile.sim.engine.accesses import drop_access, log_accesses, settle
 from megatile.sim.engine.commands import enqueue, free_command, notify
-from megatile.sim.engine.instances import ended, one_finished, part_over, wake
+from megatile.sim.engine.instances import extend_launch, one_finished, part_over, wake
 from megatile.sim.engine.queues import arrive, give_back
 from megatile.sim.engine.recording import recorded
 from megatile.sim.instructions import SEND
@@ -13,8 +13,8 @@ from megatile.sim.state import AHEAD, DONE, INTO, NONE, OVER, UNKNOWN, State
 
 
 @jit
-def end_known(s: State, unit_id: int, time: int, record_id: int) -> None:
-    """Note the latest end of what an instance has issued, and the record of it."""
+def extend_instance(s: State, unit_id: int, time: int, record_id: int) -> None:
+    """Let what an instance has issued last until a time at least; the record of what ends last is kept."""
     unit = s.units[unit_id]
     if time > unit.latest:
         unit.latest = time
@@ -44,8 +44,8 @@ def retire(s: State, unit_id: int) -> None:
 
 
 @jit
-def closed(s: State, unit_id: int) -> None:
-    """Count a command of an instance whose end is known."""
+def count_ended(s: State, unit_id: int) -> None:
+    """Count a command of an instance that has ended."""
     s.units[unit_id].unfinished -= 1
     retire(s, unit_id)
 
@@ -85,20 +85,20 @@ def source_free(s: State, command_id: int, time: int) -> None:
     notify(s, first, time, command.record)
     if command.kind == SEND:
         settle(s, command_id, time)
-        end_known(s, command.unit, time, command.record)
+        extend_instance(s, command.unit, time, command.record)
         if command.record != NONE:
             recorded(s, command.record).end = time
         first = command.waiters
         command.waiters = NONE
         notify(s, first, time, command.record)
-        closed(s, command.unit)
-    ended(s, command.unit, time)
+        count_ended(s, command.unit)
+    extend_launch(s, command.unit, time)
     if command.end != UNKNOWN:
         free_command(s, command_id)
 
 
 @jit
-def finished(s: State, command_id: int, time: int) -> None:
+def end_command(s: State, command_id: int, time: int) -> None:
     """End a command at ``time``: its data is there (that of the whole, after all pieces)."""
     command = s.commands[command_id]
     if command.parent != NONE:
@@ -111,7 +111,7 @@ def finished(s: State, command_id: int, time: int) -> None:
             return
         time = command.tail
     command.end = time
-    ended(s, command.unit, time)
+    extend_launch(s, command.unit, time)
     what = command.kind
     record_id = command.record
     if what == SEND:
@@ -120,13 +120,13 @@ def finished(s: State, command_id: int, time: int) -> None:
         if record_id != NONE:
             recorded(s, record_id).end = time
         settle(s, command_id, time)
-        end_known(s, command.unit, time, command.record)
+        extend_instance(s, command.unit, time, command.record)
         if what == INTO:
             give_back(s, command.target, command.message, time, record_id, command.amount)
         first = command.waiters
         command.waiters = NONE
         notify(s, first, time, record_id)
-        closed(s, command.unit)
+        count_ended(s, command.unit)
     if command.source_free_at != UNKNOWN and command.pieces_left == 0:
         free_command(s, command_id)
 
@@ -144,8 +144,8 @@ def complete_now(s: State, unit_id: int, command_id: int, count: int, source_fre
     if command.record != NONE:
         entry = recorded(s, command.record)
         entry.update(start=command.ready_at, end=until, cause=command.cause)
-    end_known(s, unit_id, until, command.record)
-    ended(s, unit_id, end)
+    extend_instance(s, unit_id, until, command.record)
+    extend_launch(s, unit_id, end)
     if command.kind == SEND:
         deliver(s, command_id, end)
     elif command.kind == INTO:

@@ -6,9 +6,9 @@ from megatile.records.marks import inlined, jit, prefetch
 from megatile.sim.engine.accesses import settle
 from megatile.sim.engine.caches import load, store
 from megatile.sim.engine.commands import free_command
-from megatile.sim.engine.completion import end_known, finished, has_left
+from megatile.sim.engine.completion import end_command, extend_instance, has_left
 from megatile.sim.engine.events import push, serve
-from megatile.sim.engine.instances import ended, wake
+from megatile.sim.engine.instances import extend_launch, wake
 from megatile.sim.engine.queues import give_back
 from megatile.sim.engine.recording import record, record_start, recorded
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn
@@ -94,7 +94,7 @@ def work(s: State, command_id: int, time: int) -> None:
         end = max(end, serve(s, command.first_server, time, command.delay) + command.delay)
     record_start(s, command_id, end - command.busy)
     has_left(s, command_id, end)
-    finished(s, command_id, end)
+    end_command(s, command_id, end)
 
 
 @jit
@@ -158,8 +158,8 @@ def reach_rendezvous(s: State, command_id: int, time: int) -> None:
         if record_id != NONE:
             recorded(s, record_id).accesses = command.rest
         s.units[unit_id].blocked_since = NONE
-        end_known(s, unit_id, end, record_id)
-        ended(s, unit_id, end)
+        extend_instance(s, unit_id, end, record_id)
+        extend_launch(s, unit_id, end)
         free_command(s, command_id)
         wake(s, unit_id, end, record_id)
         s.units[unit_id].cause = record_id
@@ -194,13 +194,13 @@ def ready(s: State, command_id: int) -> None:
     time = command.ready_at
     if what == RELEASE:
         give_back(s, command.target, command.message, time, command.cause, command.amount)
-        end_known(s, command.unit, time, command.cause)
+        extend_instance(s, command.unit, time, command.cause)
         free_command(s, command_id)
     elif what == SIGNAL:
         if command.record != NONE:
             recorded(s, command.record).end = time
             recorded(s, command.record).cause = command.cause
-        ended(s, command.unit, time + command.delay)
+        extend_launch(s, command.unit, time + command.delay)
         s.sequence += 1
         push(s, time + command.delay, SIGNALS, command.flow, s.sequence, command_id)
     elif what == READ_SCALAR:

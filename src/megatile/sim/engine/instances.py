@@ -55,8 +55,8 @@ def block(s: State, unit_id: int, state: int, on: int) -> None:
 
 
 @jit
-def ended(s: State, unit_id: int, time: int) -> None:
-    """Something of an instance's launch ends."""
+def extend_launch(s: State, unit_id: int, time: int) -> None:
+    """Let the launch of an instance last until a time at least."""
     if time > s.last:
         s.last = time
     launch = s.launches[s.units[unit_id].launch]
@@ -125,7 +125,7 @@ def allow(s: State, unit_id: int, time: int, why: int) -> None:
 
 
 @jit
-def over(s: State, unit_id: int, time: int) -> None:
+def instance_over(s: State, unit_id: int, time: int) -> None:
     """An instance and all below it are over: its slot is free, and those behind it go on, unless another of
     its launch takes its place."""
     pool_id = s.units[unit_id].pool

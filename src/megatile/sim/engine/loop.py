@@ -12,8 +12,8 @@ from megatile.sim.engine.instances import (
     change_kernels,
     dispatch,
     end_kernel,
-    ended,
-    over,
+    extend_launch,
+    instance_over,
 )
 from megatile.sim.engine.operations import issue_command
 from megatile.sim.engine.queues import decide
@@ -178,7 +178,7 @@ def issue(s: State, unit_id: int) -> int:
             if unit.kernel > 0:
                 end_kernel(s, unit_id)
             unit.state = DONE
-            ended(s, unit_id, unit.now)
+            extend_launch(s, unit_id, unit.now)
             retire(s, unit_id)
             return GO_ON
         outcome = issue_command(s, unit_id, pc)
@@ -239,7 +239,7 @@ def run(s: State) -> int:
         elif phase == DECISIONS:
             decide(s, what, time)
         elif phase == OVERS:
-            over(s, what, time)
+            instance_over(s, what, time)
         elif phase == BEGINS and what != NONE:
             begin_launch(s, what, time)
         if s.todo_count > 0:

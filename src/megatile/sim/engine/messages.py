@@ -12,8 +12,8 @@ buffers there; message k, counted from 0, lies in slot ``k % slots``. A slot is 
 4. A receive blocks until the message at the head of its queue has arrived. A plain one copies nothing: its
    name refers to the slot itself. One ``into`` a tile starts a copy on the DMA engine, and goes on.
 5. The slot is free when nothing needs it any more: the last of its names has ended and all commands that use
-   it have completed (`bindings.drop_name`), or the copy has (`completion.finished`). `queues.give_back` then
-   sends the credit, which is at the sender ``credit_ps`` later.
+   it have completed (`bindings.drop_name`), or the copy has (`completion.end_command`). `queues.give_back`
+   then sends the credit, which is at the sender ``credit_ps`` later.
 
 The times of 3 and 5 are known before they are reached, so neither is an event in the time queue: whoever
 waits is woken at once and sets its own clock forward to them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.records.marks import inlined, jit
 from megatile.sim.engine.accesses import location, owner_of, storage_of
 from megatile.sim.engine.commands import new_command
-from megatile.sim.engine.completion import complete_later, complete_now, finished, has_left
+from megatile.sim.engine.completion import complete_later, complete_now, end_command, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.recording import record_accesses, record_start
 from megatile.sim.engine.values import figure, misuse, serialise
@@ -133,7 +133,7 @@ def start_transfer(s: State, command_id: int, time: int) -> None:
     head = time + path.startup + command.delay
     if path.contended == 0:
         has_left(s, command_id, head + head_to_tail_ps(s, command.path, nbytes, path.before))
-        finished(s, command_id, head + head_to_tail_ps(s, command.path, nbytes, 0) + path.latency)
+        end_command(s, command_id, head + head_to_tail_ps(s, command.path, nbytes, 0) + path.latency)
         return
     size = piece_bytes(s, command.path, nbytes)
     if size < nbytes:
@@ -205,7 +205,7 @@ def move(s: State, command_id: int) -> None:
             server_id = command.first_server + s.stages[stage_id].server
             time = serve(s, server_id, time, stage_busy(s, stage_id, command.nbytes))
         turn(s, command_id, index, time)
-    finished(s, command_id, max(command.tail, command.head) + path.extra)
+    end_command(s, command_id, max(command.tail, command.head) + path.extra)
 
 
 @inlined
