@@ -193,7 +193,8 @@ class Engine:
     def _close(self) -> None:
         """Forget launches that have ended; observers get their messages at machine time."""
         ended = [w for w in self._open if w.over]
-        self._open = [w for w in self._open if not w.over] if ended else self._open
+        if ended:
+            self._open = [w for w in self._open if not w.over]
         for launch in ended:
             for device in launch.devices:
                 if device not in self._ended or _end(self._ended[device]) <= _end(launch):

@@ -130,8 +130,10 @@ class Launches(Creation):
 
     def _queues(self, args: Sequence[Any]) -> dict[str, Any]:
         """Return the queues that are installed on the PEs of a launch, as options of it."""
+        if not self.installed:
+            return {}
         first = next((a for a in args if isinstance(a, Tensor)), None)
-        if not self.installed or first is None or first.handle is None:
+        if first is None or first.handle is None:
             return {}
         return self.ccl.launch_options({(s.cube, s.pe) for s in first.shards})
 

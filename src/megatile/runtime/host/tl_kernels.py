@@ -295,12 +295,13 @@ def _keys(args: Sequence[Any]) -> tuple[Any, ...]:
     """Return what a reading depends on: numbers with their types, tensors by how they lie and which are the
     same."""
     first: dict[int, int] = {}
-    return tuple(
-        (_lies(value), first.setdefault(id(value), number))
+    keys = [
+        (value._there().layout_key, first.setdefault(id(value), number))
         if isinstance(value, Tensor)
         else (type(value), value)
         for number, value in enumerate(args)
-    )
+    ]
+    return tuple(keys)
 
 
 def _seats(name: str, tensors: list[Tensor]) -> list[tuple[int, int]]:
