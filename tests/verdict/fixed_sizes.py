@@ -235,6 +235,47 @@ def put(width):
     return shifted
 
 
+def quantised(apart):
+    """Rows over their length, and as integers of their maximum: in two phases, stored in parts, or in one."""
+    R, D = 4096, 4096
+
+    @T.program
+    def rows(
+        X: T.Tensor((R, D), "f16"), H: T.Tensor((R, D), "f32"), Q: T.Tensor((R, D), "i8"),
+        S: T.Tensor((R,), "f32"),
+    ):  # fmt: skip
+        with T.Kernel(block=R, threads=256) as b:
+            with T.Scale("block"):
+                x, q = T.alloc((1, D), "f32"), T.alloc((1, D), "f32")
+                s, top = T.alloc((1,), "f32"), T.alloc((1,), "f32")
+                T.copy(x, X[b, 0])
+                for i, j in T.Parallel(1, D):
+                    q[i, j] = x[i, j] * x[i, j]
+                T.reduce_sum(q, s, dim=1)
+                for i, j in T.Parallel(1, D):
+                    x[i, j] = x[i, j] * T.rsqrt(s[i] / D)
+                if apart:
+                    for c in range(4):
+                        T.copy(H[b : b + 1, c * 1024 : c * 1024 + 1024], x[:, c * 1024 : c * 1024 + 1024])
+                else:
+                    T.reduce_absmax(x, top, dim=1)
+                    for i, j in T.Parallel(1, D):
+                        x[i, j] = T.round(x[i, j] * 127.0 / top[i])
+                    T.copy(Q[b, 0], x)
+                    T.copy(S[b], top)
+            if apart:
+                with T.Scale("block"):
+                    y, most = T.alloc((1, D), "f32"), T.alloc((1,), "f32")
+                    T.copy(y, H[b, 0])
+                    T.reduce_absmax(y, most, dim=1)
+                    for i, j in T.Parallel(1, D):
+                        y[i, j] = T.round(y[i, j] * 127.0 / most[i])
+                    T.copy(Q[b, 0], y)
+                    T.copy(S[b], most)
+
+    return rows
+
+
 PAIRS = {
     "a long sum on four blocks": ("too few blocks", divided_sum(1), divided_sum(32), "dgx-h100"),
     "16 rows of queries": ("tile size", scores(True), scores(False), "dgx-h100"),
@@ -245,6 +286,7 @@ PAIRS = {
     "keys for every head": ("blocks that load the same tiles", scored(True), scored(False), "dgx-h100"),
     "experts that grow": ("too few blocks", worked(True), worked(False), "dgx-h100"),
     "puts of 256": ("small messages", put(256), put(4096), "dgx-h100"),
+    "quantised in a second phase": ("intermediate tensor", quantised(True), quantised(False), "dgx-h100"),
     "f32 on a ring": ("wide messages", summed("f32"), summed("f16"), "hgx-a100"),
 }
 """By what is wrong: the finding it should lead to, the slow program, its twin, and the machine."""

@@ -25,7 +25,9 @@ MIN_PART = 0.5
 
 def few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Finding]:
     """Yield what more blocks bring: rounds or parts of sums as blocks, other arguments or tiles."""
-    trial = arguments.best(arguments.named("tile", "grid")) or best_resized(study)
+    trial = arguments.best(arguments.named("tile", "grid"))
+    if trial is None and mostly_idle(level):
+        trial = best_resized(study)
     trial = trial if trial is not None and more_blocks(study, trial) else None
     assert study.lowered is not None
     loop = independent_parts(study.lowered.source)
@@ -69,6 +71,11 @@ def few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Findi
         step=_more_blocks(study, level) if trial is None else f"more blocks: {arguments.step(trial)}",
         source=kernel_line(study),
     )  # fmt: skip
+
+
+def mostly_idle(level: Any) -> bool:
+    """Whether half of the units have no block."""
+    return bool(2 * level.instances <= level.units)
 
 
 def more_blocks(study: Study, trial: Trial) -> bool:

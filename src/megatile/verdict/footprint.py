@@ -183,6 +183,19 @@ def _box(tile: pm.Tile, region: pm.Region, env: dict[str, int]) -> Box | None:
     return tuple(box)
 
 
+def boxes(plan: pm.Plan, stream: pm.Stream, unit: int, name: str, store: bool) -> list[Box]:
+    """Return the parts of a tensor that copies of one unit store, or load; none where one is not known."""
+    tile, found = plan.tile(name), list[Box]()
+    for s, here in islice(commands(stream.body, {"unit": unit}), MAX_COMMANDS):
+        for region in ((s.write,) if store else s.reads) if isinstance(s, pm.Compute) else ():
+            if region.tile == name:
+                box = _box(tile, region, here)
+                if box is None:
+                    return []
+                found.append(box)
+    return found
+
+
 def tile_bytes(tile: pm.Tile) -> int:
     """Return the bytes of a tile."""
     return prod(tile.shape) * itemsize(tile.dtype)

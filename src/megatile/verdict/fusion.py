@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const
+from megatile.core.expr import Const, Expr, Symbol, substitute
 from megatile.core.quantities import format_bytes
 from megatile.plan import model as pm
 from megatile.plan.statements import reads_of, rewritten, write_of
@@ -41,6 +41,8 @@ class Between:
     reader: pm.Stream
     wrote: Totals
     read: Totals
+    own: bool = False
+    """Whether blocks of the reader load what blocks of the same number have stored, and no more."""
 
     @property
     def recomputable(self) -> bool:
@@ -51,7 +53,7 @@ class Between:
     def elementwise_reader(self) -> bool:
         """Whether the writer can do the reader's work: this takes every element about once, for itself."""
         once = self.read.loaded[self.name] <= READ_ONCE * self.wrote.stored[self.name]
-        return once and not self.read.others and self.name not in self.read.stored
+        return self.own or (once and not self.read.others and self.name not in self.read.stored)
 
 
 def totals(plan: pm.Plan, stream: pm.Stream) -> Totals:
@@ -95,7 +97,25 @@ def between(plan: pm.Plan) -> Iterator[Between]:
             writers = [s for s in streams if name in done[id(s)].stored]
             readers = [s for s in streams if s is not writer and name in done[id(s)].loaded]
             if len(writers) == len(readers) == 1 and name not in done[id(writer)].loaded:
-                yield Between(name, writer, readers[0], done[id(writer)], done[id(readers[0])])
+                yield Between(
+                    name, writer, readers[0], done[id(writer)], done[id(readers[0])],
+                    _own(plan, name, writer, readers[0]),
+                )  # fmt: skip
+
+
+def _own(plan: pm.Plan, name: str, writer: pm.Stream, reader: pm.Stream) -> bool:
+    """Whether the middle block of a phase loads what the middle one of another has stored, and no more."""
+    if writer.unit_count() != reader.unit_count():
+        return False
+    extents = []
+    for stream, store in ((writer, True), (reader, False)):
+        start, stop, step = stream.units[len(stream.units) // 2]
+        middle = start + (stop - start) // step // 2 * step
+        boxes = footprint.boxes(plan, stream, middle, name, store)
+        if not boxes:
+            return False
+        extents.append([(min(a for a, _ in dim), max(b for _, b in dim)) for dim in zip(*boxes, strict=True)])
+    return extents[0] == extents[1]
 
 
 def recomputed(plan: pm.Plan, one: Between) -> pm.Plan:
@@ -133,11 +153,25 @@ def merged(plan: pm.Plan, one: Between) -> pm.Plan:
         copies = isinstance(s, pm.Compute) and s.engine == "dma"
         return None if copies and one.name in touches else s
 
-    streams = (
-        replace(x, body=rewritten(x.body, gone)) if x is one.writer or x is one.reader else x
-        for x in plan.streams
-    )
+    first, second = (rewritten(x.body, gone) for x in (one.writer, one.reader))
+    if one.own and len(one.writer.units) == len(one.reader.units) == 1:  # then a block does both
+        by = one.reader.units[0][0] - one.writer.units[0][0]
+        still = tuple(s for s in second if not isinstance(s, pm.Wait))
+        first, second = (*first, *(_of_unit(s, Symbol("unit") + by) for s in still)), ()
+    bodies = {id(one.writer): first, id(one.reader): second}
+    streams = (replace(x, body=bodies.get(id(x), x.body)) for x in plan.streams)
     return unsignalled(replace(plan, streams=tuple(streams)), one)
+
+
+def _of_unit(value: Any, unit: Expr) -> Any:
+    """Return a statement, or a part of one, of another unit."""
+    if isinstance(value, Expr):
+        return substitute(value, {"unit": unit})
+    if isinstance(value, tuple):
+        return tuple(_of_unit(v, unit) for v in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{f.name: _of_unit(getattr(value, f.name), unit) for f in fields(value) if f.init})
 
 
 def unsignalled(plan: pm.Plan, one: Between) -> pm.Plan:

@@ -40,8 +40,10 @@ def independent_parts(program: Program) -> n.Loop | None:
     """Return the loop of a block whose iterations each store parts of tensors of their own and begin their
     tiles anew, if there is one."""
     table, tensors = bindings(program), {p.name for p in program.params}
-    for region in n.each(n.ScaleRegion, program.body):
-        if region.scale != program.launch.dispatch or len(program.launch.extents(region.scale)) > 2:
+    scale = program.launch.dispatch
+    regions = [r for r in n.each(n.ScaleRegion, program.body) if r.scale == scale]
+    for region in regions if len(regions) == 1 else ():  # other phases would run in the new blocks too
+        if len(program.launch.extents(scale)) > 2:
             continue
         loops = _loops(region)
         if len(loops) != 1 or region.body[-1] is not loops[0]:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from megatile.sim import Result
 from megatile.verdict import largest
 from megatile.verdict.model import Finding, Verdict
-from megatile.verdict.study import RULES, SEARCHES, OutOfBudget, Study
+from megatile.verdict.study import RULES, SEARCHES, OutOfBudget, Rule, Study
 
 WEIGHTS = {
     "block order": 1.5, "repeated loads": 1.5, "round trip": 1.5, "bank conflicts": 1.5,
@@ -35,6 +35,13 @@ GENERAL = frozenset({
 """Advice that any program could get, where no changed program was timed:"""
 GENERAL_WEIGHT = 0.4
 """how much its gain counts against advice for a line."""
+FIRST = (
+    "unit balance", "late messages", "short loads", "few blocks in a phase", "steps through memory",
+    "intermediate tensor", "serial loop of phases",
+)  # fmt: skip
+"""Rules whose remedy is one changed Plan for the statement in question: they are tried before all others,"""
+LAST = ("communication", "collective by hand", "tile size")
+"""and these, which time many programs, after the others of their kind; of the searches the first one."""
 HALF = 0.5
 """The share of the time that something must work, for a program to be called balanced."""
 IDEALISED = 0.65
@@ -43,6 +50,13 @@ SEARCHED = frozenset({"tile size", "argument"})
 """What a search over arguments finds: it says that other values are faster, not why,"""
 AS_GOOD = 0.9
 """and comes after a cause in a line whose gain is at least this part of its own (all of it, for a bound)."""
+
+
+def _turn(item: tuple[Rule, str]) -> tuple[bool, bool, bool]:
+    """Return when a rule is tried: cheap ones first, as time is bounded."""
+    one, name = item
+    search = one in SEARCHES
+    return search, name not in FIRST, (name in LAST) != search
 
 
 def _score(finding: Finding) -> float:
@@ -85,9 +99,9 @@ def verdict(result: Result) -> Verdict:
     """Return what limits a simulated program, why, what to do next and what that would bring."""
     study, found, untried = Study(result), list[Finding](), list[str]()
     if result.time_ps:
-        for one, name in sorted(RULES.items(), key=lambda item: item[0] in SEARCHES):
+        for one, name in sorted(RULES.items(), key=_turn):
             try:
-                with study.half_of_budget() if one in SEARCHES else nullcontext():
+                with study.half_of_budget() if one in SEARCHES or name in LAST else nullcontext():
                     found += one(study)
             except OutOfBudget:
                 untried.append(name)

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from megatile.core.expr import Symbol, eq, known, simplify, trips, walk
+from megatile.core.expr import Const, Symbol, eq, known, simplify, trips, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.program import Program, bindings
+from megatile.plan import model as pm
+from megatile.plan.statements import rewritten
 from megatile.verdict import changes
 from megatile.verdict.fusion import elementwise
 from megatile.verdict.grid import parts_in_grid
@@ -34,16 +36,73 @@ def steps_through_memory(study: Study) -> Iterator[Finding]:
         count = len(regions) * (len(trips(loop) or ()) if loop is not None else 1)
         if passed and count > 1:
             line = next(m for r in regions for m in _copies(r, passed, source) if m.to.source not in passed)
+            ps, steps = _fastest(study, source, loop, regions, passed)
             yield from study.finding(
-                "round trip", study.program_ps(lambda p: on_chip(p, loop, regions, passed)),  # noqa: B023
-                "program timed again with all steps in one phase", bound=True,
+                "round trip", ps, f"program timed again with {steps} steps in one phase", bound=True,
                 bottleneck=f"{count} steps through memory: each stores {names}, and the next loads it again",
                 reason=f"a block loads what it has just stored, and a border; {study.busiest[0]} is busy "
                 f"{study.busiest[1]:.0%}",
-                step="several steps in one phase (temporal blocking): load a part with a border as wide as "
-                "its steps need, do them in tiles, store the last",
+                step=f"{steps} steps in one phase (temporal blocking): load a part with a border as wide as "
+                "these need, do them in tiles, store the last",
                 source=changes.source_line(line),
             )  # fmt: skip
+
+
+def _fastest(
+    study: Study, source: Program, loop: n.Loop | None, regions: list[n.ScaleRegion], passed: set[str]
+) -> tuple[float | None, int]:
+    """Return the least time with several steps in one phase, as often as there are so many, and how many."""
+    rounds, found = trips(loop) if loop is not None else None, list[tuple[float, int]]()
+    every = len(rounds) if rounds is not None else len(regions)
+    for some in [d for d in (every, 16, 8, 4, 2) if d <= every and not every % d]:
+        short = source
+        if loop is not None and rounds is not None:
+            few = replace(loop, stop=loop.start + loop.step * some)
+            body = tuple(_put(m, loop, few) for m in source.body)
+            short = on_chip(replace(source, body=body), few, regions, passed)
+        else:
+            gone = list(regions[some:])
+            short = on_chip(changes.without(source, list(gone)), None, regions[:some], passed)
+        low = study.lower(short)
+        steps = some * len(regions) if loop is not None else some
+        more = _border_work(source, regions, passed, steps)
+        ps = None if low is None else study.plan_ps(_more_work(low.plan, more))
+        if ps is not None:
+            found.append((study.launch_ps + (ps - study.launch_ps) * every / some, steps))
+    return min(found, default=(None, 0))
+
+
+def _border_work(program: Program, regions: list[n.ScaleRegion], passed: set[str], steps: int) -> float:
+    """Return how many times the elements a step computes on average, with the borders of those after it."""
+    table = bindings(program)
+    copies = [m for region in regions for m in _copies(region, passed, program)]
+    load = next(m for m in copies if table[m.source.source].base in passed)
+    store = next(m for m in copies if table[m.to.source].base in passed)
+    times = 1.0
+    for a, b in zip(load.source.dims, store.to.dims, strict=True):
+        wide, size = (1 if d.extent is None else known(d.extent) or 1 for d in (a, b))
+        times *= (size + (steps - 1) * (wide - size) / 2) / size
+    return times
+
+
+def _more_work(plan: pm.Plan, times: float) -> pm.Plan:
+    """Return the Plan whose computations have so many times the elements."""
+
+    def change(s: pm.Statement) -> pm.Statement:
+        if not isinstance(s, pm.Compute) or s.engine == "dma" or times <= 1:
+            return s
+        flops, nbytes = (round((known(e) or 0) * times) for e in (s.work.flops, s.work.bytes))
+        return replace(s, work=replace(s.work, flops=Const(flops), bytes=Const(nbytes)))
+
+    streams = tuple(replace(x, body=rewritten(x.body, change)) for x in plan.streams)
+    return replace(plan, streams=streams)
+
+
+def _put(node: n.Node, old: n.Node, new: n.Node) -> n.Node:
+    """Return a statement with another one in place of one in it."""
+    if node is old:
+        return new
+    return n.with_bodies(node, lambda body: tuple(_put(m, old, new) for m in body))
 
 
 def _phases(program: Program) -> Iterator[Phases]:

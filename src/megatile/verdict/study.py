@@ -34,9 +34,9 @@ from megatile.sim.state import NONE, Recorded
 from megatile.trace.critical import critical_groups
 from megatile.verdict.model import MIN_GAIN, Finding
 
-MAX_COMMANDS = 5_000_000
+MAX_COMMANDS = 8_000_000
 """Commands that all re-timed Plans of a verdict may have together: some seconds,"""
-MIN_COMMANDS = 1_000_000
+MIN_COMMANDS = 3_000_000
 """where they may be as many whatever the Plan,"""
 MAX_TIMES = 10
 """and else those of so many Plans as the one in question."""
