@@ -5,6 +5,7 @@ import pytest
 
 import megatile as mt
 import megatile.parallel as tp
+from megatile.runtime.host import products
 from megatile.sim import Result
 
 
@@ -104,3 +105,17 @@ def test_a_product_beside_a_collective_has_fewer_compute_units() -> None:
     """The 128 tiles of the result fit the 132 SMs at once, and not the 108 that 24 channels leave."""
     alone, beside = overlapped_us(False), overlapped_us(True)
     assert 1.7 * alone < beside < 2.2 * alone
+
+
+@pytest.mark.parametrize(("machine", "dtype"), [("ahbm", "f16"), ("ahbm", "f32"), ("dgx-h100", "f16")])
+def test_tiles_of_all_stages_fit_into_the_near_memory(machine: str, dtype: str) -> None:
+    hda = mt.machine(machine)
+    with mt.host(machine) as torch:
+        tiles = products.choose_tiles(512, 4096, 512, 4, dtype, hda, torch.shape)
+    size = {"f16": 2, "f32": 4}[dtype]
+    operands = products.STAGES * (tiles.rows + tiles.columns) * tiles.depth * size
+    sums = 4 * tiles.rows * tiles.columns
+    registers, near = hda.memory("l0"), hda.memory("l1")
+    assert tiles.rows > 1
+    assert operands + (sums if registers is near else 0) <= near.available
+    assert sums <= registers.available // 2
