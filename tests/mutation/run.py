@@ -68,10 +68,13 @@ def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[s
 
     def order(test: str) -> tuple[bool, float, int, str]:
         if calls is None:
-            named = function in test or module in test.partition("::")[2]
+            file, _, name = test.partition("::")
+            own = rank(file) == 0
+            named = function.strip("_") in name or module in name
+            place_in_line = 0 if own and named else 1 if own else 2 if named else 2 + rank(file)
             # Of equal ones a sample, not those of the first files.
             mixed = hashlib.sha256(test.encode()).hexdigest()
-            return False, 0.0, 0 if named else rank(test.partition("::")[0]), mixed
+            return False, 0.0, place_in_line, mixed
         seconds, called = calls.get(test, (0.0, []))
         names = {name.partition(":")[0] for name in called} if engine else called
         wanted = RUNS_THE_ENGINE if engine else mutant.code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tests.runtime.host.shared import SIZE, WHOLE, put, run
 
 
@@ -26,3 +27,16 @@ def test_messages(torch) -> None:
     for rank, (y, _) in found.items():
         np.testing.assert_array_equal(y, WHOLE[(rank - 1) % SIZE])
     np.testing.assert_array_equal(found[0][1], WHOLE[2])
+
+
+@pytest.mark.parametrize("given", [["one"], ["one", {"two": 2}], []])
+def test_lists_of_any_length_are_sent(torch, given) -> None:
+    def body(rank):
+        found = [None] * len(given)
+        if rank == 0:
+            torch.distributed.send_object_list(given, dst=1)
+        elif rank == 1:
+            assert torch.distributed.recv_object_list(found, src=0) == 0
+        return found
+
+    assert run(torch, body)[1] == given
