@@ -27,3 +27,19 @@ def test_records_are_sent_again_where_ranks_mean_different_ones(monkeypatch: pyt
     calls = [members.agree({"rows": 3}, None, torch.device("cpu"), (), cached=True) for _ in range(3)]
     assert calls == [[{"rows": 3}] * 2] * 3
     assert len(compared) == 2  # not in the second call, in which both had the number of the first
+
+
+def test_members_of_a_process_group() -> None:
+    from megatile.core.errors import MegatileError
+    from megatile.runtime.agreement import Members
+
+    dist = torch.distributed
+    with pytest.raises(MegatileError, match="group must be a torch.distributed process group, got str"):
+        Members("all")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for group in (None, dist.group.WORLD):
+            members = Members(group)
+            assert (members.rank, members.size) == (0, 1)
+    finally:
+        dist.destroy_process_group()

@@ -59,3 +59,17 @@ def test_work_that_nothing_overlaps_takes_the_time_it_takes_on_a_new_machine(nam
         found = ends(lasting, at, offset)
         assert found == ends(Engine(machine, data=False), 0, offset)
         at += max(found)
+
+
+def test_work_that_is_alike_on_two_devices_is_shown_on_both() -> None:
+    with mt.host("ahbm", sips=2) as torch:
+        for number in range(2):
+            torch.accelerator.set_device_index(number)
+            x = torch.empty(64).fill_(1)
+            _ = x * 2.0
+        devices = [
+            {e.unit for e in torch.engine.trace_of(w)} for w in torch.engine.launches if w.plan is not None
+        ]
+    assert len(devices) >= 2
+    assert devices[0] != devices[-1]
+    assert not devices[0] & devices[-1]
