@@ -34,7 +34,7 @@ def test_members_of_a_process_group() -> None:
     from megatile.runtime.agreement import Members
 
     dist = torch.distributed
-    with pytest.raises(MegatileError, match="group must be a torch.distributed process group, got str"):
+    with pytest.raises(MegatileError, match=r"group must be a .* process group, got str"):
         Members("all")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -8,6 +8,7 @@ import yaml
 import megatile as mt
 from megatile.core.cached import read_cached
 from megatile.core.errors import MegatileError
+from megatile.hda.probe import probed
 from megatile.runtime.measure.figures import Figure, Sample, described, machine_of, sampled
 
 pytestmark = pytest.mark.xdist_group("measure")
@@ -110,6 +111,8 @@ def test_figures_become_parts_of_the_machine():
     ]
     text = described("mine", figures)
     assert "# barrier: 1 µs, measured: by hand" in text
+    given = text[text.index("parameters:") :]
+    assert sorted(probed("cpu"), key=lambda name: given.index(f"{name}:")) == list(probed("cpu"))
     hda = machine_of(text)
     assert hda.memory("ram").bandwidth == 12.5e9
     assert hda.memory("l3_cache").size == 1 << 24
