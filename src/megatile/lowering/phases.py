@@ -117,8 +117,6 @@ def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     if scales[-1].count == each and not level.communicates:
         inner = rasterised(inner, scales[-1].extents, node.body)
     low, high = (first, part.last) if level.parents == 1 else (0, level.instances - 1)
-    if shared:
-        low, high = int(stream.units[0]), int(stream.units[-1])
     ranges = {"unit": (low, high)}
     path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
     place = Place(launch, path)
