@@ -43,12 +43,10 @@ def test_sums_over_one_dimension_keep_the_others(dim: int) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", None])
-def test_one_tensor_is_joined_to_itself_and_two_are_added(device: str | None) -> None:
+def test_one_tensor_or_two_are_joined(device: str | None) -> None:
     data = np.arange(12, dtype=np.float32).reshape(3, 4)
     with mt.host("ahbm") as torch:
         where = {} if device is None else {"device": device}
         x = torch.ones(3, 4, dtype=torch.float32, **where).copy_(data)
         np.testing.assert_array_equal(torch.cat([x]).numpy(), data)
         np.testing.assert_array_equal(torch.cat([x, x], dim=1).numpy(), np.concatenate([data, data], 1))
-        np.testing.assert_array_equal((x + x).numpy(), 2 * data)
-        np.testing.assert_array_equal((x * 3).numpy(), 3 * data)
