@@ -31,7 +31,7 @@ def test_failures_name_the_line() -> None:
         k(a, np.array([1, 1, 2, 0], np.int32), b)
 
 
-@pytest.mark.parametrize("dtype", ["i8", "u8", "i16", "i32"])
+@pytest.mark.parametrize("dtype", ["i8", "i16"])
 def test_narrow_integers_wrap_before_they_are_used_further(dtype: str) -> None:
     @T.program
     def kernel(A: T.Tensor((64,), dtype), B: T.Tensor((64,), dtype), C: T.Tensor((64,), "f32")):

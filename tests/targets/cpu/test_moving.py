@@ -27,7 +27,7 @@ def test_narrow_floats_round_as_numpy_does(dtype: str) -> None:
     np.testing.assert_array_equal(c, wanted)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f8e4m3", "f8e5m2", "f64", "i8"])
+@pytest.mark.parametrize("dtype", ["f16", "i8"])
 def test_tiles_hold_what_tensors_of_their_type_hold(dtype: str) -> None:
     """Narrow floats are f32 in a tile, so a copy converts each; the others are moved as they are."""
     from megatile.core.dtypes import numpy_dtype
