@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from megatile.core.expr import constant
-from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value
 from megatile.targets.cuda.elements import copy
@@ -49,7 +48,6 @@ def pipelined(scope: DeviceScope, plan: Staged) -> None:
             gen.statements(scope, rest)
             gen.pipelines -= 1
         text.add("cp_async_wait<0>();")
-    scope.hazards.add(gen.touched(n.walk(node.body)))
 
 
 def _slots(scope: DeviceScope, tiles: list[Storage], slot: str) -> None:

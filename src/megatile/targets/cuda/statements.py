@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from megatile.core.expr import simplify
+from megatile.core.expr import constant, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common import statements as common
 from megatile.targets.common.expressions import whole
@@ -77,24 +77,37 @@ def _if(scope: DeviceScope, node: n.If) -> None:
 @rule(n.Loop)
 def _loop(scope: DeviceScope, node: n.Loop) -> None:
     plan = scope.gen.staged(scope, node)
-    if plan is not None:
-        pipelined(scope, plan)
+    if plan is None:
+        if produced_behind(scope, node):
+            return
+        ahead = producer(scope, node)
+        if ahead is not None:
+            produced(scope, ahead)
+            return
+    if scope.team is None:
+        common.STATEMENTS[n.Loop](scope, node)
         return
-    if produced_behind(scope, node):
-        return
-    ahead = producer(scope, node)
-    if ahead is not None:
-        produced(scope, ahead)
-        return
-    if scope.team is not None:
-        touched, own = list(scope.gen.touched(n.walk(node.body))), Hazards()
-        own.add(touched)
-        if scope.hazards.meets(touched) and not own.meets(touched):
-            scope.sync()  # once, and not in every step
+    touched, own = list(scope.gen.touched(n.walk(node.body))), Hazards()
+    own.add(touched)
+    if plan is None and scope.hazards.meets(touched) and not own.meets(touched):
+        scope.sync()  # once, and not in every step
+    before = scope.hazards.copy()
+    if plan is None:
         scope.hazards.add(touched)
-    common.STATEMENTS[n.Loop](scope, node)
-    if scope.team is not None:
-        scope.hazards.add(scope.gen.touched(n.walk(node.body)))
+        common.STATEMENTS[n.Loop](scope, node)
+    else:
+        pipelined(scope, plan)
+        before.copying = False  # it has waited for all copies, also without a turn
+    scope.hazards.add(touched)
+    if not _runs_through(node):
+        scope.hazards.join(before)  # nothing may have been waited for
+
+
+def _runs_through(node: n.Loop) -> bool:
+    """Whether the loop makes at least one turn, and ends each: what its body waits for is waited for then."""
+    turns = constant(simplify((node.stop - node.start) * node.step))
+    jumps = (n.Break, n.Continue, n.Return)
+    return turns is not None and turns > 0 and not any(isinstance(x, jumps) for x in n.walk(node.body))
 
 
 @rule(n.Fence)

@@ -1,0 +1,48 @@
+"""``targets/cuda/statements.py``: what the threads of a team wait for around statements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import megatile as mt
+import megatile.language as T
+
+ROWS, COLUMNS = 8, 5
+SHAPE = (2, ROWS, COLUMNS)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+@pytest.mark.parametrize("last", [-1, 0])
+def test_copies_before_a_loop_are_waited_for_behind_it_whatever_its_turns(turns: int, last: int) -> None:
+    """``last``: the turn that a ``break`` ends, -1 for none."""
+
+    @T.program
+    def program(
+        A: T.Tensor(SHAPE, "f32"), B: T.Tensor(SHAPE, "f32"), N: T.Tensor((2,), "i32"),
+        X: T.Tensor(SHAPE, "f32"), Y: T.Tensor(SHAPE, "f32"),
+    ):  # fmt: skip
+        with T.Kernel(block=1, threads=64):
+            n, end = T.read_scalar(N[0], bound=2), T.read_scalar(N[1], bound=9)
+            with T.Scale("warp") as (warp, warps):
+                a = T.alloc((ROWS, COLUMNS), "f32", level="l1")
+                b = T.alloc((ROWS, COLUMNS), "f32", level="l1")
+                T.copy(a, A[warp, 0, 0])
+                T.copy(b, B[warp, 0, 0])
+                for k in T.serial(n):
+                    if k == end:
+                        break
+                    a[k, 1] = a[k, 1] + 0.5
+                for i, j in T.Parallel(ROWS, COLUMNS):
+                    Y[warp, i, j] = b[ROWS - 1 - i, j]
+                T.copy(X[warp, 0, 0], a)
+
+    a, b = np.random.default_rng(0).random((2, *SHAPE), dtype=np.float32)
+    x, y = np.zeros_like(a), np.zeros_like(b)
+    k = mt.compile(program, target="cuda")
+    assert "cp_async" in k.source
+    k(a, b, np.array([turns, 9 if last < 0 else last], np.int32), x, y)
+    wanted = a.copy()
+    wanted[:, : turns if last < 0 else min(turns, last), 1] += 0.5
+    np.testing.assert_array_equal(x, wanted)
+    np.testing.assert_array_equal(y, b[:, ::-1])
