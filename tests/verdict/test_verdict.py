@@ -191,6 +191,16 @@ def test_a_cause_comes_before_other_tile_sizes_that_gain_no_more():
     assert ranked([general, tiles]) == [tiles, general]
 
 
+def test_a_far_larger_gain_comes_first_though_its_results_are_less_exact():
+    tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 935, "how")
+    wide = Finding("wide operands", "b", "r", "f.py:2", "s", 1000, 515, "how")
+    assert ranked([tiles, wide]) == [wide, tiles]
+    half = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 700, "how")
+    assert ranked([wide, half]) == [half, wide]
+    tensors = Finding("wide tensors", "b", "r", "f.py:2", "s", 1000, 515, "how")
+    assert ranked([tensors, tiles]) == [tiles, tensors]
+
+
 def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():
     verdict = mt.simulate(flawed.transpose(n=512), machine="dgx-h100").verdict()
     text = str(verdict)

@@ -27,7 +27,9 @@ arguments finds, and than a launch that is short."""
 LESS_EXACT = frozenset({"wide tensors", "wide operands", "wide messages"})
 """Remedies that change results: they come after those that do not (but for general advice),"""
 MUCH_FASTER = 2.0
-"""unless they gain so many times more."""
+"""unless they gain so many times more,"""
+SAVES_MORE = 4.0
+"""or save so many times the time, without another type for tensors in memory."""
 GENERAL = frozenset({
     "exposed communication", "exposed latency", "occupancy", "vector work", "launch", "short steps",
     "small messages",
@@ -86,13 +88,14 @@ def ranked(found: list[Finding]) -> list[Finding]:
     exact = [f for f in found if f.name not in LESS_EXACT and not f.bound]
     best = max((f.gain for f in exact), default=0.0)
     certain = max((f.gain for f in exact if f.name not in GENERAL), default=0.0)
-    by_score = sorted(found, key=order)
-    return sorted(
-        by_score,
-        key=lambda f: (
-            f.name in LESS_EXACT and f.gain < MUCH_FASTER * (best if f.name == "wide tensors" else certain)
-        ),
-    )
+    saved = max((f.saved for f in exact if f.name not in GENERAL), default=0.0)
+
+    def comes_last(one: Finding) -> bool:
+        if one.name == "wide tensors":
+            return one.gain < MUCH_FASTER * best
+        return one.name in LESS_EXACT and one.gain < MUCH_FASTER * certain and one.saved < SAVES_MORE * saved
+
+    return sorted(sorted(found, key=order), key=comes_last)
 
 
 def verdict(result: Result) -> Verdict:
