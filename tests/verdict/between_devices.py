@@ -198,17 +198,18 @@ def exchange(many=True, n=4096, devices=8, steps=8):
     return kernel
 
 
-def gathered(all_of_it=True, M=4096, N=1024, K=1024, devices=4, bM=128, bN=128, bK=64):
-    """A product of the unit's own rows, read out of all rows or where they are."""
+def gathered(all_of_it=True, rows_of_all=False, M=4096, N=1024, K=1024, devices=4, bM=128, bN=128, bK=64):
+    """A product of the unit's own rows, read out of all rows or where they are; or of all rows."""
     rows = M // devices
+    mine, whole_rows = 0 if rows_of_all else rows, M if rows_of_all else rows
 
     @T.program
     def kernel(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f16")):
-        with T.Kernel(device=devices, block=(N // bN, rows // bM), threads=256) as (bx, by):
+        with T.Kernel(device=devices, block=(N // bN, whole_rows // bM), threads=256) as (bx, by):
             with T.Scale("device") as (r, _):
                 my_A = T.view(A, layout=T.FullRow)
                 my_B = T.view(B, layout=T.Replica)
-                my_C = T.view(C, layout=T.FullRow)
+                my_C = T.view(C, layout=T.Replica if rows_of_all else T.FullRow)
                 if all_of_it:
                     whole = T.alloc((M, K), "f16", level="l2")
                     T.allgather(whole, my_A)
@@ -219,7 +220,7 @@ def gathered(all_of_it=True, M=4096, N=1024, K=1024, devices=4, bM=128, bN=128, 
                     T.clear(c)
                     for k in T.Pipelined(K // bK, num_stages=2):
                         if all_of_it:
-                            T.copy(a, whole[r * rows + by * bM, k * bK])
+                            T.copy(a, whole[r * mine + by * bM, k * bK])
                         else:
                             T.copy(a, my_A[by * bM, k * bK])
                         T.copy(b, my_B[k * bK, bx * bN])

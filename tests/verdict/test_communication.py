@@ -1,46 +1,40 @@
-"""Barriers that order nothing: what they wait for is in another slot of a buffer."""
+"""Messages that nothing hides: looked at before what takes long, and what hiding them brings."""
+
+import pytest
+from tests.verdict import between_devices, flawed
 
 import megatile as mt
-import megatile.language as T
-from megatile.verdict.communication import _needless
+from megatile.verdict import communication, judgement
+from megatile.verdict.study import RULES, Study
 
 
-def ring(slots, extra, after=False, devices=4, n=64):
-    """Every device passes on a slot of a buffer, and works on the one it has."""
-
-    @T.program
-    def made(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, n), "f32")):
-        with T.Kernel(device=devices), T.Scale("device") as (r, count):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            buffer = T.alloc((slots, n), "f32", level="l2")
-            T.copy(buffer[0], x[0, 0:n])
-            T.barrier()
-            for s in T.serial(count):
-                if not after:
-                    T.copy(buffer[(s + 1) % slots], buffer[s % slots], dst=(r + 1) % count)
-                if extra:
-                    T.barrier()
-                for i in T.Parallel(n):
-                    y[0, i] = y[0, i] + buffer[s % slots, i]
-                if after:
-                    T.barrier()
-                    T.copy(buffer[(s + 1) % slots], buffer[s % slots], dst=(r + 1) % count)
-                T.barrier()
-
-    return made
+@pytest.fixture(scope="module")
+def gathered():
+    return mt.simulate(between_devices.gathered(rows_of_all=True), machine="dgx-h100")
 
 
-def lines(program):
-    source = mt.lower(program, machine="dgx-h100").source
-    return len(_needless(source))
+def test_exposed_messages_are_looked_at_before_searches(gathered):
+    study = Study(gathered)
+    assert communication.exposed(study)
+    names = [name for _, name in sorted(RULES.items(), key=lambda item: judgement._turn(item, True))]
+    assert names.index("communication") < names.index("block order") < names.index("tile size")
+    assert not communication.exposed(Study(mt.simulate(flawed.transpose(n=512), machine="dgx-h100")))
 
 
-def test_a_barrier_before_work_on_another_slot_is_needless():
-    assert lines(ring(2, extra=True)) == 1
-    assert lines(ring(3, extra=True)) == 1
-    assert lines(ring(2, extra=False)) == 0
+def test_all_but_a_part_of_the_shorter_is_hidden(gathered, monkeypatch):
+    study = Study(gathered)
+    free = communication.without_messages(study)
+    (found,) = communication._hidden(study, free, communication._line(study))
+    shorter = min(study.base_ps - free, free - study.launch_ps)
+    alone = study.plan_ps(communication._rewritten(study.plan, communication._idle))
+    assert found.time_ps == pytest.approx(max(alone, study.base_ps - shorter * 3 / 4))
+    assert free < found.time_ps < study.base_ps
+    monkeypatch.setattr(communication, "LARGE", 0)
+    assert communication._line(Study(gathered)) == found.source
 
 
-def test_barriers_between_reads_and_puts_into_the_same_slot_are_needed():
-    assert lines(ring(1, extra=True)) == 0
-    assert lines(ring(1, extra=False, after=True)) == 0
+def test_a_verdict_without_findings_names_exposed_messages(gathered, monkeypatch):
+    monkeypatch.setattr(judgement, "RULES", {})
+    (found,) = gathered.verdict().findings
+    assert found.name == "exposed communication"
+    assert found.bound

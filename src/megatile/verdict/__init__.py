@@ -5,6 +5,7 @@ machine, and the verdict says which. It is added to `megatile.sim.Result` by ``m
 """
 
 from megatile.verdict import (
+    barriers,
     blocks,
     buffers,
     combined,
@@ -32,8 +33,8 @@ from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES
 
 MODULES = (
-    blocks, buffers, combined, communication, compute, devices, exchange, fusion, grid, imbalance, late,
-    memory, narrow, needless, occupancy, phases, placing, serial, steps, traffic, unread,
+    barriers, blocks, buffers, combined, communication, compute, devices, exchange, fusion, grid, imbalance,
+    late, memory, narrow, needless, occupancy, phases, placing, serial, steps, traffic, unread,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

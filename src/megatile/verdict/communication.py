@@ -1,4 +1,4 @@
-"""Rules about units that talk: exposed communication, algorithms, small messages, barriers."""
+"""Rules about units that talk: exposed communication, algorithms, small messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from megatile.core.expr import Binary, Expr, Symbol, known, linear, substitute, symbols, walk
+from megatile.core.cached import cached_in_owner
+from megatile.core.expr import known
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.parameters import figures
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.program import Program, bindings
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
@@ -24,8 +24,11 @@ SPLITS = (2, 4, 8)
 """Into how many parts a product and its all-reduce are cut, as long as that is faster."""
 PARTS = 4
 """Into how many parts a single exchange is assumed to be cut."""
-MAX_ROUNDS = 9
-"""Rounds of a loop in which what is written is followed to where it is read."""
+EXPOSED = 0.1
+"""The share of the time that messages must add, for what they cost to be looked at first."""
+LARGE = 1_000_000
+"""Commands of a Plan whose critical path takes long to follow."""
+_TALKS = (pm.Collective, pm.Start, pm.Send)
 SMALL_SHARE = 0.5
 """The share of what free messages save that free latency must save, to call messages small."""
 
@@ -41,156 +44,101 @@ def _communicates(study: Study) -> bool:
     return study.plan.units > 1 and (bool(study.result.links) or bool(_meetings(study)))
 
 
-@rule("barriers")
-def barriers(study: Study) -> Iterator[Finding]:
-    """Units meet in every iteration of a loop."""
-    if study.lowered is None:
-        return
-    program = study.lowered.source
-    found = _needless(program)
-    if found:
-        every = [m for loop in n.each(n.Loop, program.body) for m in n.walk(loop.body)]
-        gone = set(map(id, found))
-        needed = [m for m in every if isinstance(m, n.Barrier) and id(m) not in gone]
-        keep = ", ".join(dict.fromkeys(changes.source_line(m).rpartition(":")[2] for m in needed))
-        yield from study.finding(
-            "barriers", study.program_ps(lambda p: changes.without(p, found)),
-            f"program timed again without {'the others' if keep else 'the barriers in loops'}", bound=True,
-            bottleneck="barriers: units meet in every iteration",
-            reason=f"{study.share('control', 'channel'):.0%} of the critical path is waiting",
-            step=f"keep the barrier of line {keep} alone: behind the others nothing is read that units write"
-            if keep else
-            "one barrier after the loop, or a signal and a wait between those that need each other",
-            source=changes.source_line(found[0]),
-        )  # fmt: skip
-
-
-def _needless(program: Program) -> list[n.Node]:
-    """Barriers that loops repeat, but those behind which something is read before the next one that another
-    unit may have written before it."""
-    found: dict[int, n.Node] = {}
-    table, tensors = bindings(program), {p.name for p in program.params}
-    for loop in n.each(n.Loop, program.body):
-        inside = list(n.walk(loop.body))
-        barriers = [m for m in inside if isinstance(m, n.Barrier)]
-        found |= {id(m): m for m in barriers}
-        written, read = list[tuple[n.Node, n.Region]](), list[n.Region]()
-        waiting: n.Node | None = None
-        since = read_since = 0
-        for node, here in _rounds(loop, inside):  # what a round writes may be read in the next
-            far = getattr(node, "src", None) is not None
-            for kind, region in here if waiting is not None else ():
-                base = table[region.source].base
-                others = [
-                    r for writer, r in written
-                    if kind != "write" and (far or n.remote(writer) is not None or base in tensors)
-                ]  # fmt: skip
-                if kind != "read" and n.remote(node) is not None:  # others may still read what a put changes
-                    others += read[: len(read) - read_since]
-                if any(table[r.source].base == base and _may_overlap(region, r) for r in others):
-                    found.pop(id(waiting), None)
-            if isinstance(node, n.Barrier):
-                if waiting is not None and id(waiting) not in found:
-                    written = written[-since:] if since else []
-                    read = read[-read_since:] if read_since else []
-                waiting, since, read_since = node, 0, 0
-            else:
-                mine = [(node, r) for kind, r in here if kind != "read"]
-                reads = [r for kind, r in here if kind != "write"]
-                written += mine
-                read += reads
-                since += len(mine)
-                read_since += len(reads)
-    return list(found.values())
-
-
-def _rounds(loop: n.Loop, inside: list[n.Node]) -> Iterator[tuple[n.Node, list[tuple[str, n.Region]]]]:
-    """Yield the statements of some rounds of a loop with their regions, until slots of buffers are used
-    again; in later rounds by other names of all that the loop changes."""
-    names = {m.name for m in inside if isinstance(m, (n.Let, n.ReadScalar))}
-    names |= {m.var for m in inside if isinstance(m, n.Loop)}
-    slots = [
-        known(p.right) or 1 for m in inside for e in n.expressions(m) for p in walk(e)
-        if isinstance(p, Binary) and p.operator == "%" and loop.var in symbols(p)
-    ]  # fmt: skip
-    for number in range(min(MAX_ROUNDS, 1 + max(slots, default=1))):
-        now: dict[str, Expr] = {name: Symbol(f"{name} of round {number}") for name in names}
-        now[loop.var] = Symbol(loop.var) + loop.step * number
-        for node in inside:
-            yield node, [
-                (kind, replace(r, dims=tuple(replace(d, start=substitute(d.start, now)) for d in r.dims)))
-                for kind, r in n.regions(node)
-            ]  # fmt: skip
-
-
-def _may_overlap(one: n.Region, other: n.Region) -> bool:
-    """Whether two regions of a tile, of two units, may have elements in common."""
-    if len(one.dims) != len(other.dims):
-        return True
-    for a, b in zip(one.dims, other.dims, strict=True):
-        sizes = [1 if d.extent is None else known(d.extent) for d in (a, b)]
-        apart = _apart(a.start, b.start)
-        if apart is None or None in sizes:
-            continue
-        distance, modulus = apart
-        if modulus and sizes == [1, 1] and distance % modulus:
-            return False
-        if not modulus and (sizes[0] <= distance or sizes[1] <= -distance):  # type: ignore[operator]
-            return False
-    return True
-
-
-def _apart(one: Expr, other: Expr) -> tuple[int, int] | None:
-    """Return how much further on the other place is, if that is the same for all units, and modulo what (0:
-    nothing)."""
-    if any(isinstance(p, (Coord, Rank, Load)) for e in (one, other) for p in walk(e)):
-        return None
-    modulus = 0
-    if isinstance(one, Binary) and isinstance(other, Binary) and one.operator == other.operator == "%":
-        modulus = known(one.right) or 0
-        if modulus and known(other.right) == modulus:
-            one, other = one.left, other.left
-    terms, distance = linear(other - one)
-    return None if any(terms.values()) else (distance, modulus)
-
-
 @rule("communication")
 def communication(study: Study) -> Iterator[Finding]:
     """Messages that no computation hides."""
     if not _communicates(study):
         return
-    rates, waits = _figures(study, "bandwidth"), _figures(study, "latency", "hop_overhead")
-    others = [f"engines.{e.name}.startup" for e in study.hda.engines if e.kind == "dma" and e.startup_ps]
-    others += [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
-    silent = _rewritten(study.plan, _silent)
-    free = study.figures_ps(dict.fromkeys(rates, IDEAL) | dict.fromkeys(waits, 1 / IDEAL), silent)
-    quick = study.figures_ps(dict.fromkeys([*waits, *others], 1 / IDEAL))
-    if free is None or quick is None:
+    free = without_messages(study)
+    if free is None:
         return
-    line = study.line("channel", "dma", "control") or study.line()
-    if study.base_ps - quick > SMALL_SHARE * (study.base_ps - min(free, quick)) and _are_small(study, line):
+    line = _line(study)
+    by_parts = study.lowered is not None and any(True for _ in overlap.splits(study.lowered.source))
+    if study.result.flops and not by_parts:
+        yield from _hidden(study, free, line)
+    quick = _without_starts(study)
+    if (
+        quick is not None
+        and study.base_ps - quick > SMALL_SHARE * (study.base_ps - min(free, quick))
+        and _are_small(study, line)
+    ):
         yield from _small_messages(study, line)
     if study.lowered is not None:
         yield from _algorithms(study)
         yield from _by_copies(study)
         yield from _batches(study)
-    if not study.result.flops:
-        return
-    if study.lowered is not None and any(True for _ in overlap.splits(study.lowered.source)):
+    if study.result.flops and by_parts:
         yield from _in_parts(study, free, line)
-        return
+
+
+@cached_in_owner
+def without_messages(study: Study) -> int | None:
+    """Return how long the program takes where messages cost nothing; None: it cannot run."""
+    rates, waits = _figures(study, "bandwidth"), _figures(study, "latency", "hop_overhead")
+    silent = _rewritten(study.plan, _silent)
+    return study.figures_ps(dict.fromkeys(rates, IDEAL) | dict.fromkeys(waits, 1 / IDEAL), silent)
+
+
+def exposed(study: Study) -> bool:
+    """Whether a program that computes is much faster without messages."""
+    if not study.result.flops or not _communicates(study):
+        return False
+    try:
+        free = without_messages(study)
+    except OutOfBudget:
+        return False
+    return free is not None and free < study.base_ps * (1 - EXPOSED)
+
+
+def _without_starts(study: Study) -> int | None:
+    """Return how long the program takes without latencies; None: it cannot run, or that takes too long."""
+    waits = _figures(study, "latency", "hop_overhead")
+    waits += [f"engines.{e.name}.startup" for e in study.hda.engines if e.kind == "dma" and e.startup_ps]
+    waits += [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
+    try:
+        return study.figures_ps(dict.fromkeys(waits, 1 / IDEAL))
+    except OutOfBudget:
+        return None
+
+
+def _line(study: Study) -> str:
+    """The source line of messages with most of the critical path; of a large Plan, the first one."""
+    if study.cost(study.plan) > LARGE and "groups" not in vars(study):
+        talks = (s for body in study.plan.bodies for s in body if isinstance(s, _TALKS) and s.source)
+        return str(getattr(next(talks, None), "source", None) or "")
+    return study.line("channel", "dma", "control") or study.line()
+
+
+def _hidden(study: Study, free: int, line: str) -> Iterator[Finding]:
+    """Messages in parts: all but one part of them, or of the work if that is shorter, at the same time."""
     alone = study.plan_ps(_rewritten(study.plan, _idle)) or 0
     talk, parts = study.base_ps - free, max(2, _meetings(study)) if _meetings(study) != 1 else PARTS
+    shorter = min(talk, max(0, free - study.launch_ps))
     yield from study.finding(
-        "exposed communication", max(alone, free + talk / parts),
+        "exposed communication", max(alone, study.base_ps - shorter * (1 - 1 / parts)),
         f"timed again without messages: {format_time(free)}, and without work: {format_time(alone)}; all but "
-        f"one part in {parts} of the messages hidden",
+        f"one part in {parts} of the shorter hidden",
         bottleneck="exposed communication: nothing is computed while messages travel",
         reason=f"messages add {format_time(talk)} to {format_time(free)} of work ({study.result.model})",
         step=f"overlap: divide what line {line.rpartition(':')[2]} communicates into {parts} parts, begin "
         "with the work that needs only the first, and communicate the next part meanwhile",
         source=line,
     )  # fmt: skip
+
+
+def less_to_send(study: Study, why: str = "") -> Iterator[Finding]:
+    """Messages that cannot be hidden behind the work of the program."""
+    free, line = without_messages(study), _line(study)
+    if free is not None:
+        yield from study.finding(
+            "exposed communication", free, "timed again without messages", bound=True,
+            bottleneck="exposed communication: nothing is computed while messages travel",
+            reason=f"messages add {format_time(study.base_ps - free)} to {format_time(free)} of work "
+            f"({study.result.model}){why}",
+            step="hide it behind work that does not need it (the next layer), or communicate less: "
+            "T.reduce_scatter where the next step takes parts, a smaller dtype",
+            source=line,
+        )  # fmt: skip
 
 
 def _in_parts(study: Study, free: int, line: str) -> Iterator[Finding]:
@@ -218,14 +166,7 @@ def _in_parts(study: Study, free: int, line: str) -> Iterator[Finding]:
             reason=reason, step=way.text(source, parts), source=changes.source_line(way.collective) or line,
         )  # fmt: skip
         return
-    yield from study.finding(
-        "exposed communication", free, "timed again without messages", bound=True,
-        bottleneck="exposed communication: nothing is computed while messages travel",
-        reason=f"{reason}; in parts it was not faster",
-        step="hide it behind work that does not need it (the next layer), or communicate less: "
-        "T.reduce_scatter where the next step takes parts, a smaller dtype",
-        source=line,
-    )  # fmt: skip
+    yield from less_to_send(study, "; in parts it was not faster")
 
 
 def _batches(study: Study) -> Iterator[Finding]:

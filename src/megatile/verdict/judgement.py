@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from megatile.sim import Result
-from megatile.verdict import largest
+from megatile.verdict import communication, largest
 from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES, SEARCHES, OutOfBudget, Rule, Study
 
@@ -54,11 +54,13 @@ AS_GOOD = 0.9
 """and comes after a cause in a line whose gain is at least this part of its own (all of it, for a bound)."""
 
 
-def _turn(item: tuple[Rule, str]) -> tuple[bool, bool, bool]:
-    """Return when a rule is tried: cheap ones first, as time is bounded."""
+def _turn(item: tuple[Rule, str], talks: bool) -> tuple[bool, bool, bool]:
+    """Return when a rule is tried: cheap ones first, as time is bounded, and that about messages where these
+    add much to the time."""
     one, name = item
     search = one in SEARCHES
-    return search, name not in FIRST, (name in LAST) != search
+    first = name in FIRST or (talks and name == "communication")
+    return search, not first, (name in LAST) != search
 
 
 def _score(finding: Finding) -> float:
@@ -102,12 +104,14 @@ def verdict(result: Result) -> Verdict:
     """Return what limits a simulated program, why, what to do next and what that would bring."""
     study, found, untried = Study(result), list[Finding](), list[str]()
     if result.time_ps:
-        for one, name in sorted(RULES.items(), key=_turn):
+        talks = communication.exposed(study)
+        for one, name in sorted(RULES.items(), key=lambda item: _turn(item, talks)):
             try:
                 with study.half_of_budget() if one in SEARCHES or name in LAST else nullcontext():
                     found += one(study)
             except OutOfBudget:
                 untried.append(name)
+        found += communication.less_to_send(study) if talks and not found else ()
     found = ranked(found)
     if not found and result.time_ps and largest.share_of_bound(study) < largest.GOOD_SHARE:
         found += [one for one in (largest.largest_loss(study),) if one is not None]
