@@ -26,6 +26,7 @@ from megatile.verdict import (
     serial,
     steps,
     traffic,
+    turns,
     unread,
 )
 from megatile.verdict.judgement import verdict
@@ -34,7 +35,7 @@ from megatile.verdict.study import RULES
 
 MODULES = (
     barriers, blocks, buffers, combined, communication, compute, devices, exchange, fusion, grid, imbalance,
-    late, memory, narrow, needless, occupancy, phases, placing, serial, steps, traffic, unread,
+    late, memory, narrow, needless, occupancy, phases, placing, serial, steps, traffic, turns, unread,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

@@ -30,7 +30,7 @@ PARTS = (2, 4, 8)
 """Into how many parts work may be cut that is passed on from unit to unit."""
 
 
-def _work(study: Study, *kinds: int) -> tuple[Any, Any, Any] | None:
+def work_of(study: Study, *kinds: int) -> tuple[Any, Any, Any] | None:
     """Return of every command of these kinds (none: of compute engines) the unit of the first level, its
     start and its end."""
     plan, record = study.plan, study.result.record
@@ -51,7 +51,7 @@ def _work(study: Study, *kinds: int) -> tuple[Any, Any, Any] | None:
 @rule("unit balance")
 def unit_balance(study: Study) -> Iterator[Finding]:
     """One device, or PE, has more to do than the others, which wait for it."""
-    found = _work(study)
+    found = work_of(study)
     if found is None:
         return
     unit, start, end = found
@@ -110,7 +110,7 @@ def take_turns(study: Study) -> Iterator[Finding]:
     """No two units work at the same time: each waits for what the one before it passes on."""
     if study.plan.levels:
         return
-    chain = _chain(_work(study, SEND)) or _chain(_work(study, WORK, COPY, SEND))
+    chain = _chain(work_of(study, SEND)) or _chain(work_of(study, WORK, COPY, SEND))
     if chain is None or chain[1] < MIN_SHARE * (study.base_ps - study.launch_ps):
         return
     units, together = chain

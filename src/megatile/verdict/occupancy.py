@@ -21,6 +21,7 @@ from megatile.verdict.few_blocks import few_blocks, more_blocks
 from megatile.verdict.model import MIN_GAIN, Finding
 from megatile.verdict.resized import best_resized, sizes_of
 from megatile.verdict.study import IDEAL, Study, collectives, rule
+from megatile.verdict.turns import turns_of
 
 MIN_LOAD_SHARE = 0.85
 """Share of the time that loads are busy before larger tiles are tried."""
@@ -47,7 +48,8 @@ def tile_size(study: Study) -> Iterator[Finding]:
     if level.waves < 1:
         most = -(-level.instances // level.units)
         waves = f"{level.instances} blocks on {counted(level.units, level.unit)}: up to {most} on each"
-    if level.instances < level.units and study.base_ps > 2 * study.launch_ps:
+    turns = turns_of(study) is not None  # then units of most devices wait whatever the number of blocks
+    if not turns and level.instances < level.units and study.base_ps > 2 * study.launch_ps:
         yield from few_blocks(study, arguments, level)
         other = arguments.best(arguments.named("tile")) or best_resized(study)
         if other is not None and not more_blocks(study, other):
@@ -72,7 +74,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
             step=f"tiles that fit better: {step}", source=kernel_line(study),
         )  # fmt: skip
         return
-    if idle > IDLE and uneven < UNEVEN and level.units < level.instances and level.waves < 8:
+    if not turns and idle > IDLE and uneven < UNEVEN and level.units < level.instances and level.waves < 8:
         if trial is None or trial.time_ps > study.base_ps * (1 - MIN_GAIN):
             ps, how, bound, step = study.base_ps * (1 - idle), "as if the last wave were full", True, ""
         yield from study.finding(
