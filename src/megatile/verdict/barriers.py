@@ -63,7 +63,7 @@ def _needless(program: Program) -> list[n.Node]:
                 ]  # fmt: skip
                 if kind != "read" and n.remote(node) is not None:  # others may still read what a put changes
                     others += read[: len(read) - read_since]
-                if any(table[r.source].base == base and _may_overlap(region, r) for r in others):
+                if any(table[r.source].base == base and may_overlap(region, r) for r in others):
                     found.pop(id(waiting), None)
             if isinstance(node, n.Barrier):
                 if waiting is not None and id(waiting) not in found:
@@ -99,7 +99,7 @@ def _rounds(loop: n.Loop, inside: list[n.Node]) -> Iterator[tuple[n.Node, list[t
             ]  # fmt: skip
 
 
-def _may_overlap(one: n.Region, other: n.Region) -> bool:
+def may_overlap(one: n.Region, other: n.Region) -> bool:
     """Whether two regions of a tile, of two units, may have elements in common."""
     if len(one.dims) != len(other.dims):
         return True

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from megatile.core.expr import known
 from megatile.ir import nodes as n
 from megatile.ir.program import Binding, Program, bindings
 from megatile.verdict import changes
+from megatile.verdict.barriers import may_overlap
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
 
@@ -86,8 +88,13 @@ def _place(body: Body, at: int, table: dict[str, Binding]) -> int:
 
 
 def _same(one: n.Region, other: n.Region) -> bool:
-    """Whether two regions may be one part: their first indices are the same."""
-    return [d.start for d in one.dims][:1] == [d.start for d in other.dims][:1]
+    """Whether two regions may be one part: no indices of one element set them apart."""
+    first = [
+        r.dims[0]
+        for r in (one, other)
+        if r.dims and (r.dims[0].extent is None or known(r.dims[0].extent) == 1)
+    ]
+    return (len(first) < 2 or first[0].start == first[1].start) and may_overlap(one, other)
 
 
 def _sent_early(program: Program) -> Program:
