@@ -22,11 +22,11 @@ from megatile.verdict import (
     needless,
     occupancy,
     phases,
+    pipelines,
     placing,
     serial,
     steps,
     traffic,
-    turns,
     unread,
 )
 from megatile.verdict.judgement import verdict
@@ -35,7 +35,7 @@ from megatile.verdict.study import RULES
 
 MODULES = (
     barriers, blocks, buffers, combined, communication, compute, devices, exchange, fusion, grid, imbalance,
-    late, memory, narrow, needless, occupancy, phases, placing, serial, steps, traffic, turns, unread,
+    late, memory, narrow, needless, occupancy, phases, pipelines, placing, serial, steps, traffic, unread,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

@@ -19,9 +19,9 @@ from megatile.verdict.arguments import Trial, arguments_of, overhangs
 from megatile.verdict.blocks import IDLE, UNEVEN, idle_share, kernel_line, level_of
 from megatile.verdict.few_blocks import few_blocks, more_blocks
 from megatile.verdict.model import MIN_GAIN, Finding
+from megatile.verdict.pipelines import turns_of
 from megatile.verdict.resized import best_resized, sizes_of
 from megatile.verdict.study import IDEAL, Study, collectives, rule
-from megatile.verdict.turns import turns_of
 
 MIN_LOAD_SHARE = 0.85
 """Share of the time that loads are busy before larger tiles are tried."""

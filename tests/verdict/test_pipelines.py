@@ -4,7 +4,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.verdict import turns
+from megatile.verdict.pipelines import devices_take_turns, turns_of
 from megatile.verdict.study import Study
 
 
@@ -47,8 +47,8 @@ def pipeline(parts, M=8192, N=1024, devices=4):
 
 def test_devices_of_which_one_works_at_a_time_are_found():
     slow = mt.simulate(pipeline(1), machine="dgx-h100")
-    (found,) = turns.devices_take_turns(Study(slow))
+    (found,) = devices_take_turns(Study(slow))
     parts = int(found.step.split()[4])
     written = mt.simulate(pipeline(parts), machine="dgx-h100")
     assert found.gain == pytest.approx(slow.time_ps / written.time_ps, rel=0.25)
-    assert turns.turns_of(Study(written)) is None
+    assert turns_of(Study(written)) is None
