@@ -1,8 +1,12 @@
 """Tensors between phases: what a phase adds up is not computed again by every reader."""
 
+import pytest
+
 import megatile as mt
 import megatile.language as T
 from megatile.verdict.fusion import between
+from megatile.verdict.study import Study
+from megatile.verdict.traffic import phases
 
 
 @T.program
@@ -30,3 +34,54 @@ def test_sums_of_a_phase_are_not_computed_by_every_reader():
     assert part.name == "Part"
     assert not part.recomputable
     assert not part.elementwise_reader
+
+
+def passes(together, rows=512, n=1024):
+    """Three passes over rows, the last one by parts of a row: through memory, or in a tile."""
+
+    @T.program
+    def three(
+        X: T.Tensor((rows, n), "f32"),
+        A: T.Tensor((rows, n), "f32"),
+        B: T.Tensor((rows, n), "f32"),
+        Y: T.Tensor((rows, n), "f32"),
+    ):
+        with T.Kernel(block=rows, threads=256) as b:
+            with T.Scale("block"):
+                x, s = T.alloc((1, n), "f32"), T.alloc((1,), "f32")
+                T.copy(x, X[b, 0])
+                T.reduce_max(x, s, dim=1)
+                for i, j in T.Parallel(1, n):
+                    x[i, j] = x[i, j] * s[i]
+                if together:
+                    T.reduce_sum(x, s, dim=1)
+                    for i, j in T.Parallel(1, n):
+                        x[i, j] = T.exp(x[i, j] * s[i])
+                    T.copy(Y[b, 0], x)
+                else:
+                    T.copy(A[b, 0], x)
+            if not together:
+                with T.Scale("block"):
+                    y, total = T.alloc((1, n), "f32"), T.alloc((1,), "f32")
+                    T.copy(y, A[b, 0])
+                    T.reduce_sum(y, total, dim=1)
+                    for i, j in T.Parallel(1, n):
+                        y[i, j] = y[i, j] * total[i]
+                    T.copy(B[b, 0], y)
+                with T.Scale("block"):
+                    for k in T.serial(4):
+                        z = T.alloc((1, n // 4), "f32")
+                        T.copy(z, B[b, k * n // 4])
+                        for i, j in T.Parallel(1, n // 4):
+                            z[i, j] = T.exp(z[i, j])
+                        T.copy(Y[b, k * n // 4], z)
+
+    return three
+
+
+def test_a_chain_of_phases_is_estimated_as_one():
+    slow, fast = (mt.simulate(passes(together), machine="dgx-h100") for together in (False, True))
+    (found,) = phases(Study(slow))
+    assert "'A'" in found.bottleneck
+    assert "then do what is left with 'B' there too" in found.step
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.25)

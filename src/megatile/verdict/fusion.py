@@ -199,18 +199,25 @@ def elementwise(plan: pm.Plan) -> Iterator[Between]:
     return (one for one in between(plan) if one.recomputable or one.elementwise_reader)
 
 
+def as_one(plan: pm.Plan) -> tuple[pm.Plan, list[str]]:
+    """Return the Plan without any tensor that need not be stored, and their names: later phases read what
+    earlier ones have made."""
+    names = list[str]()
+    while (one := next((x for x in elementwise(plan) if x.name not in names), None)) is not None:
+        plan = (merged if one.elementwise_reader else recomputed)(plan, one)
+        names.append(one.name)
+    return plan, names
+
+
 @rule("intermediate tensor")
 def intermediate(study: Study) -> Iterator[Finding]:
     """Find a tensor that one phase stores and the next loads, where one phase could do both."""
     if study.lowered is not None and changes.fusible(study.lowered.source) is not None:
         return
     found = list(elementwise(study.plan))
-    changed, names = study.plan, [f"'{one.name}'" for one in found]
-    for _ in found:  # all of them together: later phases read what earlier ones have made
-        one = next(elementwise(changed), None)
-        if one is not None:
-            changed = (merged if one.elementwise_reader else recomputed)(changed, one)
     for one in found[:1]:
+        changed, gone = as_one(study.plan)
+        names = [f"'{name}'" for name in gone]
         unit = {"unit": next(one.reader.unit_numbers())}
         loads = (
             s

@@ -10,7 +10,8 @@ from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
 from megatile.verdict import changes, footprint
-from megatile.verdict.model import Finding
+from megatile.verdict.fusion import as_one
+from megatile.verdict.model import MIN_GAIN, Finding
 from megatile.verdict.near import shifted_near
 from megatile.verdict.study import Study, rule
 
@@ -117,13 +118,20 @@ def phases(study: Study) -> Iterator[Finding]:
         both = [again for again, _ in changes.loaded_by_both(study.lowered.source, one, two)]
         names, tiles = _quoted(a.to.source for a, _ in pairs), _quoted(a.source.source for a, _ in pairs)
         twice, come = _quoted(m.source.source for m in both), "comes" if len(pairs) == 1 else "come"
+        ps, how, also = study.program_ps(changes.fused), "program timed again with such phases as one", ""
+        low = study.lower(changes.fused(study.lowered.source)) if ps is not None else None
+        rest, others = as_one(low.plan) if low is not None else (study.plan, [])
+        further = study.plan_ps(rest) if others else None
+        if ps is not None and further is not None and further < ps * (1 - MIN_GAIN):
+            how += f" ({format_time(ps)}), and its Plan without {_quoted(others)}"
+            ps, also = further, f"; then do what is left with {_quoted(others)} there too"
         yield from study.finding(
-            "round trip", study.program_ps(changes.fused), "program timed again with such phases as one",
-            bottleneck=f"two phases through memory: {names} {come} back to the same block"
-            + (f", and {twice} {'is' if len(both) == 1 else 'are'} loaded by both" if both else ""),
+            "round trip", ps, how, bound=bool(also),
+            bottleneck=f"{'' if also else 'two '}phases through memory: {names} {come} back to the same "
+            "block" + (f", and {twice} {'is' if len(both) == 1 else 'are'} loaded by both" if both else ""),
             reason="the second phase needs nothing of other blocks; what both load is loaded twice",
             step=f"one phase: go on with {tiles}{f', keep what was loaded of {twice}' if both else ''}, "
-            f"without {names}",
+            f"without {names}{also}",
             source=changes.source_line(both[0] if both else pairs[0][1]),
         )  # fmt: skip
 
