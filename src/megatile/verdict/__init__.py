@@ -17,6 +17,7 @@ from megatile.verdict import (
     grid,
     imbalance,
     late,
+    links,
     memory,
     narrow,
     needless,
@@ -35,7 +36,8 @@ from megatile.verdict.study import RULES
 
 MODULES = (
     barriers, blocks, buffers, combined, communication, compute, devices, exchange, fusion, grid, imbalance,
-    late, memory, narrow, needless, occupancy, phases, pipelines, placing, serial, steps, traffic, unread,
+    late, links, memory, narrow, needless, occupancy, phases, pipelines, placing, serial, steps,
+    traffic, unread,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

@@ -117,7 +117,12 @@ def _spread_ps(study: Study, level: Any) -> float:
 
 def _second_pass_ps(study: Study) -> float:
     """Return how long it takes to load everything once more, as a scan must whose parts go to all units."""
-    if study.lowered is None or study.figures is None or scan(study.lowered.source) is None:
+    return loads_ps(study) if study.lowered is not None and scan(study.lowered.source) is not None else 0.0
+
+
+def loads_ps(study: Study) -> float:
+    """Return how long it takes to load from memory what all blocks load."""
+    if study.figures is None:
         return 0.0
     loaded = sum(sum(totals(study.plan, x).loaded.values()) for x in study.plan.streams)
     return loaded / study.figures.bandwidth * 1e12 if study.figures.bandwidth else 0.0

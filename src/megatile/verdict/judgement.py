@@ -18,7 +18,7 @@ WEIGHTS = {
     "unread parts": 1.5, "masked work": 1.5, "repeated work": 1.5, "duplicate work": 1.5, "far tile": 1.5,
     "small copies": 1.5, "collective by hand": 1.5, "wider than read": 1.5, "unit balance": 2.0,
     "units take turns": 2.0, "devices take turns": 2.0, "hot unit": 1.5, "dependent loads": 2.5,
-    "incast": 1.5, "nested sums": 1.5,
+    "chain of blocks": 2.0, "incast": 1.5, "nested sums": 1.5,
     "padding": 1.5, "repeated stores": 1.5, "collective in a loop": 1.5, "few blocks in a phase": 2.0,
     "wide tensors": 0.4, "repeated atomics": 1.5, "transposed by hand": 1.5, "late messages": 1.5,
     "wide arithmetic": 1.5,
@@ -40,7 +40,7 @@ GENERAL_WEIGHT = 0.4
 """how much its gain counts against advice for a line."""
 FIRST = (
     "unit balance", "late messages", "short loads", "few blocks in a phase", "steps through memory",
-    "intermediate tensor", "serial loop of phases", "devices take turns",
+    "intermediate tensor", "serial loop of phases", "devices take turns", "chain of blocks",
 )  # fmt: skip
 """Rules whose remedy is one changed Plan for the statement in question: they are tried before all others,"""
 LAST = ("communication", "collective by hand", "tile size")
