@@ -1,4 +1,4 @@
-"""Rule about devices of which one works at a time: a pipeline through which the whole batch passes as one."""
+"""Rule about pipelines of devices without micro-batches, where one device works at a time."""
 
 from __future__ import annotations
 
