@@ -16,7 +16,7 @@ def gathered():
 def test_exposed_messages_are_looked_at_before_searches(gathered):
     study = Study(gathered)
     assert communication.exposed(study)
-    names = [name for _, name in sorted(RULES.items(), key=lambda item: judgement._turn(item, True))]
+    names = [one.name for one in sorted(RULES, key=lambda one: judgement._turn(one, True))]
     assert names.index("communication") < names.index("block order") < names.index("tile size")
     assert not communication.exposed(Study(mt.simulate(flawed.transpose(n=512), machine="dgx-h100")))
 
@@ -34,7 +34,7 @@ def test_all_but_a_part_of_the_shorter_is_hidden(gathered, monkeypatch):
 
 
 def test_a_verdict_without_findings_names_exposed_messages(gathered, monkeypatch):
-    monkeypatch.setattr(judgement, "RULES", {})
+    monkeypatch.setattr(judgement, "RULES", [])
     (found,) = gathered.verdict().findings
     assert found.name == "exposed communication"
     assert found.bound

@@ -4,7 +4,8 @@ from tests.verdict import flawed
 
 import megatile as mt
 from megatile.verdict.judgement import verdict as judge
-from megatile.verdict.study import OutOfBudget
+from megatile.verdict.model import Kind
+from megatile.verdict.study import OutOfBudget, Rule
 
 
 def test_a_search_leaves_time_for_the_next(monkeypatch):
@@ -19,7 +20,7 @@ def test_a_search_leaves_time_for_the_next(monkeypatch):
     def second(study):
         yield from greedy(study)
 
-    monkeypatch.setattr("megatile.verdict.judgement.RULES", {greedy: "one", second: "two"})
-    monkeypatch.setattr("megatile.verdict.judgement.SEARCHES", {greedy, second})
+    rules = [Rule("one", greedy, Kind.SEARCH, True), Rule("two", second, Kind.SEARCH, True)]
+    monkeypatch.setattr("megatile.verdict.judgement.RULES", rules)
     assert judge(result).untried == ("one", "two")
     assert left == [left[0], left[0] // 2]

@@ -16,8 +16,9 @@ from megatile.ir.nodes import ScaleRegion
 from megatile.verdict import Finding, Verdict, largest, narrow
 from megatile.verdict.arguments import arguments_of
 from megatile.verdict.judgement import ranked, verdict as judge
+from megatile.verdict.model import Kind
 from megatile.verdict.needless import hoisted, invariant
-from megatile.verdict.study import Study
+from megatile.verdict.study import Rule, Study
 
 PAIRS = {name: (*pair, "dgx-h100") for name, pair in flawed.PAIRS.items()}
 PAIRS |= careless.PAIRS | between_devices.PAIRS | wasteful.PAIRS | fixed_sizes.PAIRS
@@ -62,9 +63,12 @@ def test_general_advice_comes_after_advice_for_a_line(monkeypatch):
     result = mt.simulate(careless.squared(False), machine="ahbm")
     base = result.time_ps
     exact = Finding("whole result", "b", "r", "f.py:1", "s", base, base * 2 // 3, "how")
-    ideal = Finding("exposed latency", "b", "r", "", "s", base, base // 4, "how", bound=True)
+    ideal = Finding("exposed latency", "b", "r", "", "s", base, base // 4, "how", True, Kind.ADVICE)
     for found, first in (([ideal, exact], exact), ([ideal], ideal)):
-        monkeypatch.setattr("megatile.verdict.judgement.RULES", {lambda study, found=found: found: "both"})
+        monkeypatch.setattr(
+            "megatile.verdict.judgement.RULES",
+            [Rule("both", lambda _, found=found: found, Kind.CAUSE, False)],
+        )
         assert judge(result).findings[0] == first
 
 
@@ -182,22 +186,22 @@ def test_unequal_work_of_blocks_that_run_at_one_time_is_found():
 
 
 def test_a_cause_comes_before_other_tile_sizes_that_gain_no_more():
-    tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 833, "how")
+    tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 833, "how", kind=Kind.SEARCH)
     waits = Finding("pipeline stages", "b", "r", "f.py:2", "s", 1000, 820, "how", bound=True)
     assert ranked([tiles, waits]) == [waits, tiles]
     less = Finding("pipeline stages", "b", "r", "f.py:2", "s", 1000, 840, "how", bound=True)
     assert ranked([tiles, less]) == [tiles, less]
-    general = Finding("exposed latency", "b", "r", "f.py:2", "s", 1000, 700, "how", bound=True)
+    general = Finding("exposed latency", "b", "r", "f.py:2", "s", 1000, 700, "how", True, Kind.ADVICE)
     assert ranked([general, tiles]) == [tiles, general]
 
 
 def test_a_far_larger_gain_comes_first_though_its_results_are_less_exact():
-    tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 935, "how")
-    wide = Finding("wide operands", "b", "r", "f.py:2", "s", 1000, 515, "how")
+    tiles = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 935, "how", kind=Kind.SEARCH)
+    wide = Finding("wide operands", "b", "r", "f.py:2", "s", 1000, 515, "how", kind=Kind.INEXACT)
     assert ranked([tiles, wide]) == [wide, tiles]
-    half = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 700, "how")
+    half = Finding("tile size", "b", "r", "f.py:1", "s", 1000, 700, "how", kind=Kind.SEARCH)
     assert ranked([wide, half]) == [half, wide]
-    tensors = Finding("wide tensors", "b", "r", "f.py:2", "s", 1000, 515, "how")
+    tensors = Finding("wide tensors", "b", "r", "f.py:2", "s", 1000, 515, "how", kind=Kind.CALLER)
     assert ranked([tensors, tiles]) == [tiles, tensors]
 
 
@@ -431,7 +435,7 @@ def test_only_what_is_read_of_a_slot_is_worth_a_message():
 
 def test_far_below_the_roofline_the_most_expensive_line_is_named(monkeypatch):
     result = mt.simulate(flawed.gelu(16, 24576), machine="dgx-h100")
-    monkeypatch.setattr("megatile.verdict.judgement.RULES", {})
+    monkeypatch.setattr("megatile.verdict.judgement.RULES", [])
     assert largest.share_of_bound(Study(result)) < largest.GOOD_SHARE
     (found,) = judge(result).findings
     assert found.name == "largest loss"

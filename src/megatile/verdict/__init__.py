@@ -39,6 +39,6 @@ MODULES = (
     late, links, memory, narrow, needless, occupancy, phases, pipelines, placing, serial, steps,
     traffic, unread,
 )  # fmt: skip
-assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
+assert {rule.find.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 
 __all__ = ["Finding", "Verdict", "verdict"]

@@ -47,7 +47,11 @@ def idle_share(study: Study) -> tuple[float, float]:
 
 @rule("block balance")
 def balance(study: Study) -> Iterator[Finding]:
-    """Long blocks begin late, and the other units wait for them."""
+    """Long blocks begin late, or one phase has few blocks, and the other units wait for them."""
+    few = list(_phase_of_few(study))
+    yield from few
+    if few:
+        return
     idle, uneven = idle_share(study)
     level = level_of(study)
     if idle < IDLE or study.lowered is None:
@@ -151,8 +155,7 @@ def _block_regions(study: Study) -> list[Any]:
     return changes.regions_of_scale(source, source.launch.dispatch)
 
 
-@rule("few blocks in a phase")
-def phase_of_few(study: Study) -> Iterator[Finding]:
+def _phase_of_few(study: Study) -> Iterator[Finding]:
     """One phase of a program runs on few of its blocks."""
     level = level_of(study)
     if study.lowered is None or level is None:

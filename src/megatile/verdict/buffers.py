@@ -17,7 +17,7 @@ LESS = 0.01
 """The share of the time that one more stage must save for another to be tried."""
 
 
-@rule("pipeline stages", search=True)
+@rule("pipeline stages", costly=True)
 def pipeline_stages(study: Study) -> Iterator[Finding]:
     """Copies and computation of a loop take turns."""
     if study.lowered is None:

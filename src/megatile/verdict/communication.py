@@ -17,7 +17,7 @@ from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.sim.sensitivity import used_figures
 from megatile.verdict import changes, overlap
-from megatile.verdict.model import MIN_GAIN, Finding
+from megatile.verdict.model import MIN_GAIN, Finding, Kind
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, collectives, rule
 
 SPLITS = (2, 4, 8)
@@ -44,7 +44,7 @@ def _communicates(study: Study) -> bool:
     return study.plan.units > 1 and (bool(study.result.links) or bool(_meetings(study)))
 
 
-@rule("communication")
+@rule("communication", costly=True)
 def communication(study: Study) -> Iterator[Finding]:
     """Messages that no computation hides."""
     if not _communicates(study):
@@ -115,9 +115,9 @@ def _hidden(study: Study, free: int, line: str) -> Iterator[Finding]:
     talk, parts = study.base_ps - free, max(2, _meetings(study)) if _meetings(study) != 1 else PARTS
     shorter = min(talk, max(0, free - study.launch_ps))
     yield from study.finding(
-        "exposed communication", max(alone, study.base_ps - shorter * (1 - 1 / parts)),
-        f"timed again without messages: {format_time(free)}, and without work: {format_time(alone)}; all but "
-        f"one part in {parts} of the shorter hidden",
+        "exposed communication", max(alone, study.base_ps - shorter * (1 - 1 / parts)), bound=True,
+        how=f"timed again without messages: {format_time(free)}, and without work: {format_time(alone)}; "
+        f"all but one part in {parts} of the shorter hidden",
         bottleneck="exposed communication: nothing is computed while messages travel",
         reason=f"messages add {format_time(talk)} to {format_time(free)} of work ({study.result.model})",
         step=f"overlap: divide what line {line.rpartition(':')[2]} communicates into {parts} parts, begin "
@@ -132,6 +132,7 @@ def less_to_send(study: Study, why: str = "") -> Iterator[Finding]:
     if free is not None:
         yield from study.finding(
             "exposed communication", free, "timed again without messages", bound=True,
+            kind=Kind.ADVICE,
             bottleneck="exposed communication: nothing is computed while messages travel",
             reason=f"messages add {format_time(study.base_ps - free)} to {format_time(free)} of work "
             f"({study.result.model}){why}",
@@ -207,6 +208,7 @@ def _small_messages(study: Study, line: str) -> Iterator[Finding]:
     yield from study.finding(
         "small messages", study.base_ps - spent * (1 - 1 / steps) + busy * study.base_ps,
         "one message of that line on the critical path, all bytes on the link", bound=True,
+        kind=Kind.ADVICE,
         bottleneck="latency of messages: they are small, and wait for each other",
         reason=f"{steps} in a row on the critical path; the busiest link carries {format_bytes(moved)} and "
         f"works for {busy:.0%} of the time",

@@ -12,7 +12,7 @@ from megatile.ir.expr import Load
 from megatile.ir.passes.driver import rewrite_nodes
 from megatile.ir.program import Program, bindings
 from megatile.verdict import changes, largest
-from megatile.verdict.model import Finding
+from megatile.verdict.model import Finding, Kind
 from megatile.verdict.study import Study, rule
 
 MAX_NAMED = 3
@@ -98,7 +98,7 @@ def with_turned_operands(program: Program) -> Program:
     return replace(program, body=rewrite_nodes(program.body, change)) if found else program
 
 
-@rule("wide operands")
+@rule("wide operands", Kind.INEXACT)
 def wide(study: Study) -> Iterator[Finding]:
     """A product has f32 operands where f16 would do."""
     if study.lowered is None:
@@ -134,7 +134,7 @@ def widened(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@rule("special functions")
+@rule("vector work", Kind.ADVICE)
 def special(study: Study) -> Iterator[Finding]:
     """Vector work, not products, fills the time."""
     if "vector" not in study.result.busy or study.result.use("vector") < 0.5 or study.share("vector") < 0.3:

@@ -31,7 +31,7 @@ HOT = 2.0
 Array = Any
 
 
-@rule("collective by hand")
+@rule("collective by hand", costly=True)
 def by_hand(study: Study) -> Iterator[Finding]:
     """Messages that together are a collective, which the machine's library does faster."""
     plan = study.plan

@@ -15,7 +15,7 @@ from megatile.verdict.arguments import Arguments, Trial
 from megatile.verdict.blocks import kernel_line
 from megatile.verdict.fusion import totals
 from megatile.verdict.grid import independent_parts, parts_in_grid, scan, split_sums, sums
-from megatile.verdict.model import Finding
+from megatile.verdict.model import Finding, Kind
 from megatile.verdict.resized import best_resized
 from megatile.verdict.study import Study
 
@@ -35,6 +35,7 @@ def few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Findi
     if loop is not None and spread is not None and (trial is None or spread < trial.time_ps):
         yield from study.finding(
             "too few blocks", spread, f"program timed again with a block for each '{loop.var}'",
+            kind=Kind.CAUSE,
             bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
             reason=f"{level}; the iterations of '{loop.var}' need nothing of each other",
             step=f"a dimension of the grid in place of the loop over '{loop.var}'",
@@ -46,6 +47,7 @@ def few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Findi
         took, parts, line = divided
         yield from study.finding(
             "too few blocks", took, f"program timed again with {parts} blocks for each, and T.atomic_add",
+            kind=Kind.CAUSE,
             bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
             reason=f"{level}; the loop only adds up, so that parts of it can go to other units",
             step=f"divide the reduction over {parts} blocks (a dimension of the grid) that T.atomic_add "
@@ -65,7 +67,7 @@ def few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Findi
         ps, bound = ideal, True
         how = f"as if the work of blocks were spread over all {level.units} units"
     yield from study.finding(
-        "too few blocks", ps, how, bound=bound,
+        "too few blocks", ps, how, bound=bound, kind=Kind.CAUSE if trial is None else Kind.SEARCH,
         bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
         reason=str(level),
         step=_more_blocks(study, level) if trial is None else f"more blocks: {arguments.step(trial)}",

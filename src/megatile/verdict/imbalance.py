@@ -105,7 +105,7 @@ def _chain(found: tuple[Any, Any, Any] | None) -> tuple[int, float] | None:
     return units, float(end.max() - start.min())
 
 
-@rule("units take turns", search=True)
+@rule("units take turns", costly=True)
 def take_turns(study: Study) -> Iterator[Finding]:
     """No two units work at the same time: each waits for what the one before it passes on."""
     if study.plan.levels:

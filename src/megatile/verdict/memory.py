@@ -19,7 +19,7 @@ from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes, needless
 from megatile.verdict.grid import split_rounds
-from megatile.verdict.model import Finding
+from megatile.verdict.model import Finding, Kind
 from megatile.verdict.near import sums_in_tile
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
@@ -353,7 +353,7 @@ def _answers(study: Study) -> dict[str, float]:
     return dict.fromkeys(names, 1 / IDEAL)
 
 
-@rule("exposed latency")
+@rule("exposed latency", Kind.ADVICE)
 def latency(study: Study) -> Iterator[Finding]:
     """Nothing is busy most of the time: units wait for memories to answer."""
     if study.busiest[1] > 0.8 or study.plan.units > 1:

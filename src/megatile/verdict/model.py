@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from html import escape
 from typing import Any
 
@@ -20,6 +21,21 @@ _NO_REMEDY = (
     "  next: search tile sizes and stages together (megatile tune, mt.tune); see which machine parameter "
     "matters (--what-helps, result.what_helps())",
 )
+
+
+class Kind(Enum):
+    """What a rule finds. The value is how much a saved second counts where findings are ranked."""
+
+    CAUSE = 1.0
+    """A mistake in a line, with its remedy."""
+    SEARCH = 0.63
+    """Other arguments or sizes of tiles: that they are faster does not say why."""
+    INEXACT = 0.38
+    """A remedy that changes results."""
+    ADVICE = 0.25
+    """What any program could get."""
+    CALLER = 0.08
+    """What is up to the caller: the launch, the types of tensors."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,6 +57,7 @@ class Finding(HasTime):
     """What was timed again to estimate it."""
     bound: bool = False
     """Whether the remedy was idealised: the gain is an upper bound."""
+    kind: Kind = Kind.CAUSE
 
     @property
     def gain(self) -> float:

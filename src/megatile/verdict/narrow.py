@@ -16,7 +16,7 @@ from megatile.ir.program import Program, bindings
 from megatile.lowering.explain import figures
 from megatile.verdict import changes
 from megatile.verdict.fusion import totals
-from megatile.verdict.model import MIN_GAIN, Finding
+from megatile.verdict.model import MIN_GAIN, Finding, Kind
 from megatile.verdict.study import Study, rule
 
 Box = tuple[tuple[int, int], ...]
@@ -157,7 +157,7 @@ def _trimmed(program: Program) -> Program:
     return replace(program, body=change(program.body)) if boxes else program
 
 
-@rule("wide tensors")
+@rule("wide tensors", Kind.CALLER)
 def wide_tensors(study: Study) -> Iterator[Finding]:
     """Device memory is the limit, and moves f32."""
     found = study.figures

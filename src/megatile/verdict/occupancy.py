@@ -18,7 +18,7 @@ from megatile.verdict import changes
 from megatile.verdict.arguments import Trial, arguments_of, overhangs
 from megatile.verdict.blocks import IDLE, UNEVEN, idle_share, kernel_line, level_of
 from megatile.verdict.few_blocks import few_blocks, more_blocks
-from megatile.verdict.model import MIN_GAIN, Finding
+from megatile.verdict.model import MIN_GAIN, Finding, Kind
 from megatile.verdict.pipelines import turns_of
 from megatile.verdict.resized import best_resized, sizes_of
 from megatile.verdict.study import IDEAL, Study, collectives, rule
@@ -33,7 +33,7 @@ FEWER_BYTES = 0.1
 """The share of the bytes that other tiles must save for these to be called too small."""
 
 
-@rule("tile size", search=True)
+@rule("tile size", Kind.SEARCH, costly=True)
 def tile_size(study: Study) -> Iterator[Finding]:
     """Tiles that fill the machine badly, or are too small for what is loaded for them."""
     level = level_of(study)
@@ -172,7 +172,7 @@ def _use(study: Study, engine: str) -> float:
     return study.result.use(engine) if engine in study.result.busy else 0.0
 
 
-@rule("split reduction", search=True)
+@rule("argument", Kind.SEARCH, costly=True)
 def other_arguments(study: Study) -> Iterator[Finding]:
     """Arguments that decide neither tiles nor stages: how far a reduction is split, chunks, panels."""
     if study.lowered is None:
@@ -209,7 +209,7 @@ def other_arguments(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@rule("occupancy", search=True)
+@rule("occupancy", Kind.ADVICE)
 def occupancy(study: Study) -> Iterator[Finding]:
     """More resident blocks would hide latency, and something limits them."""
     level = level_of(study)
@@ -254,7 +254,7 @@ def _in_the_way(study: Study, level: Any) -> tuple[pm.Tile | None, int]:
     return (max(tiles, key=_block_bytes) if tiles and full else None), int(layer.available)
 
 
-@rule("short steps", search=True)
+@rule("short steps", Kind.ADVICE, costly=True)
 def short_steps(study: Study) -> Iterator[Finding]:
     """Commands are so short that starting them takes much of the time."""
     names = {
@@ -280,7 +280,7 @@ def short_steps(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@rule("launch")
+@rule("launch", Kind.CALLER)
 def launch_overhead(study: Study) -> Iterator[Finding]:
     """The host's launch takes much of the time."""
     if study.launch_ps < 0.2 * study.base_ps:

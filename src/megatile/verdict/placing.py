@@ -11,7 +11,7 @@ from megatile.ir import nodes as n
 from megatile.ir.passes.driver import rewrite_nodes
 from megatile.ir.program import Program, bindings
 from megatile.verdict import changes
-from megatile.verdict.model import Finding
+from megatile.verdict.model import Finding, Kind
 from megatile.verdict.study import OutOfBudget, Study, rule
 
 NEAR = ("l1", "l0")
@@ -116,7 +116,7 @@ def _narrow(program: Program, names: dict[str, str]) -> Program:
     return replace(program, params=params, body=rewrite_nodes(program.body, change))
 
 
-@rule("wide messages")
+@rule("wide messages", Kind.INEXACT)
 def wide_messages(study: Study) -> Iterator[Finding]:
     """A collective sends a wider type than what it is made of and becomes."""
     if study.lowered is None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from math import prod
 from time import process_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from megatile.sim.instructions import WORK
 from megatile.sim.machine_run import time_alone
 from megatile.sim.state import NONE, Recorded
 from megatile.trace.critical import critical_groups
-from megatile.verdict.model import MIN_GAIN, Finding
+from megatile.verdict.model import MIN_GAIN, Finding, Kind
 
 MAX_COMMANDS = 8_000_000
 """Commands that all re-timed Plans of a verdict may have together: some seconds,"""
@@ -48,21 +48,28 @@ MIN_WAVES = 4
 """Waves of blocks in a sample."""
 IDEAL = 1000.0
 """The factor by which a figure of the machine that is to cost nothing is better."""
-Rule = Callable[["Study"], Iterator[Finding]]
-RULES: dict[Rule, str] = {}
-"""Every rule with what it looks for."""
-SEARCHES: set[Rule] = set()
-"""Rules that make the program again with other integers: they take longest, and are tried last."""
+Find = Callable[["Study"], Iterator[Finding]]
 
 
-def rule(name: str, search: bool = False) -> Callable[[Rule], Rule]:
-    """Register a rule: a generator of findings of a `Study`."""
+class Rule(NamedTuple):
+    """A rule: a generator of findings of a `Study`."""
 
-    def register(function: Rule) -> Rule:
-        RULES[function] = name
-        if search:
-            SEARCHES.add(function)
-        return function
+    name: str
+    find: Find
+    kind: Kind
+    costly: bool
+    """Whether it times many programs: it is tried after the others, with half of what is left to spend."""
+
+
+RULES: list[Rule] = []
+
+
+def rule(name: str, kind: Kind = Kind.CAUSE, costly: bool = False) -> Callable[[Find], Find]:
+    """Register a rule."""
+
+    def register(find: Find) -> Find:
+        RULES.append(Rule(name, find, kind, costly))
+        return find
 
     return register
 
@@ -90,6 +97,7 @@ class Study:
             cost = max(cost, len(result.record.rows))  # loops of unknown length count once
         self.left = min(MAX_COMMANDS, max(MIN_COMMANDS, MAX_TIMES * cost))
         self.retimed = 0
+        self.kind = Kind.CAUSE
         self._until = process_time() + MAX_SECONDS
 
     # re-timing
@@ -206,13 +214,25 @@ class Study:
 
     def finding(
         self, name: str, time_ps: float | None, how: str, *, bottleneck: str, reason: str, step: str,
-        source: str = "", bound: bool = False,
+        source: str = "", bound: bool = False, kind: Kind | None = None,
     ) -> Iterator[Finding]:  # fmt: skip
-        """Yield the finding, if its remedy was timed and saves enough."""
+        """Yield the finding, if its remedy was timed and saves enough; of the kind of the rule that is tried,
+        unless one is given."""
         some = self._sampled_blocks(self.plan)
         how += f"; the first {some} of {self.plan.levels[0].count} blocks stand for all" if some else ""
         if time_ps is not None and time_ps < self.base_ps * (1 - MIN_GAIN):
-            yield Finding(name, bottleneck, reason, source, step, self.base_ps, round(time_ps), how, bound)
+            yield Finding(
+                name,
+                bottleneck,
+                reason,
+                source,
+                step,
+                self.base_ps,
+                round(time_ps),
+                how,
+                bound,
+                kind or self.kind,
+            )
 
     # symptoms
 
@@ -294,4 +314,4 @@ class Study:
         return record.places[first:last][there], end[there], work[there], (end - start)[there]
 
 
-__all__ = ["RULES", "OutOfBudget", "Study", "rule"]
+__all__ = ["RULES", "OutOfBudget", "Rule", "Study", "rule"]
