@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from megatile.core.errors import MegatileError, QuantityError
-from megatile.core.files import exists, read_file, read_text, whole_file, write_text
+from megatile.core.files import exists, is_folder, read_file, read_text, whole_file, write_text
 
 LONG = "a" * 300
 
@@ -54,9 +54,24 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
             read_file(path, 100)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_what_is_refused_is_not_left_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(MegatileError):
+        read_file(tmp_path, 100)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_is_no_folder_to_write_into(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(MegatileError, match="cannot write"):
+        write_text(tmp_path / "a" / "b", "x")
+
+
 @pytest.mark.parametrize("name", [LONG, "a\0b", "missing", "missing/x"])
 def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
     assert not exists(tmp_path / name)
+    assert not is_folder(tmp_path / name)
     with pytest.raises(MegatileError, match="cannot be read: "):
         read_file(tmp_path / name, 100)
 

@@ -13,7 +13,7 @@ import typer
 from megatile.cli.machine import Json, Machine, Set, TrustCode, overrides
 from megatile.cli.output import USER_FILES, print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.files import exists
+from megatile.core.files import exists, is_folder
 from megatile.core.frames import raised_at
 from megatile.core.quantities import format_time
 from megatile.core.user_modules import user_module
@@ -74,7 +74,7 @@ def show(files: Sequence[Path]) -> None:
     """Print the benches that come with megatile, and those of Python files and of folders of them."""
     rows = [(name, benches_of(import_module(module))[name].description) for name, module in benches().items()]
     for given in files:
-        inside = sorted(given.glob("*.py")) if given.is_dir() else [given]
+        inside = sorted(given.glob("*.py")) if is_folder(given) else [given]
         for file in inside:
             rows += [(f"{file}:{name}", found.description) for name, found in of_file(str(file)).items()]
     print_table(("bench", "what it does"), rows, left=2)

@@ -13,6 +13,7 @@ from megatile.cli.output import print_json, print_table
 from megatile.cli.plan import read_plan
 from megatile.cli.run import find_named, find_program, names_of
 from megatile.core.errors import MegatileError
+from megatile.core.files import exists
 from megatile.report.canvas import check_folder
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def _target(text: str, nbytes: str | None) -> Any:
     from megatile.cli.collective import read_size
 
     if nbytes is None:
-        if not Path(text).exists() and _names_collective(text):
+        if not exists(text) and _names_collective(text):
             raise MegatileError(f"{text} needs a size in bytes", advice="give -b 64MiB")
         return read_plan(Path(text))
 

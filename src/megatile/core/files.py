@@ -8,7 +8,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from itertools import count, islice
 from pathlib import Path
@@ -40,6 +40,14 @@ def exists(path: str | Path) -> bool:
         return False
 
 
+def is_folder(path: str | Path) -> bool:
+    """Return whether there is such a folder."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def is_inside(path: str | Path, folder: str | Path) -> bool:
     """Return whether a path stays in a folder when all links are followed."""
     try:
@@ -59,6 +67,16 @@ def _nearby(path: Path) -> str:
     return f"did you mean '{path.with_name(near[0])}'?" if near else "check the name and the folder"
 
 
+def open_at_once(path: str | Path) -> BinaryIO:
+    """Open a file to read; a pipe is not waited for."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        return os.fdopen(number, "rb")
+    except BaseException:
+        os.close(number)  # of a folder, which `fdopen` refuses and leaves open
+        raise
+
+
 def read_file(
     path: str | Path,
     limit: int,
@@ -74,8 +92,7 @@ def read_file(
     """
     place = Place(str(path))
     try:
-        # Opening a pipe would wait for its writer.
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as raw:
+        with open_at_once(path) as raw:
             state = os.fstat(raw.fileno())
             if not stat.S_ISREG(state.st_mode):
                 raise error("cannot be read: it is not a regular file", place=place, advice=advice)
@@ -164,7 +181,8 @@ def whole_file(path: str | Path, error: type[MegatileError] = MegatileError) -> 
         raise error(f"cannot write '{path}': {reason}", advice=advice) from None
     finally:
         if beside is not None:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):  # it has its name, or there is no such folder
+                beside.unlink()
 
 
 def write_text(path: str | Path, text: str, error: type[MegatileError] = MegatileError) -> Path:

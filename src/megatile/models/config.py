@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from megatile.core.errors import Place, did_you_mean
-from megatile.core.files import exists, parse_json, read_text
+from megatile.core.files import exists, is_folder, parse_json, read_text
 from megatile.models.schemes import SCHEMES, ModelError, kv_dtype_name, scheme_name, scheme_of
 
 MAX_CONFIG_BYTES = 4 << 20
@@ -220,7 +220,7 @@ def read_config(source: Any) -> ModelConfig:
             found = replace(found, notes=(*found.notes, f"'{source}' has the shapes of {known}, read here"))
         return replace(found, scheme=scheme_name(scheme, found.scheme, found.fp8_scheme)) if scheme else found
     path = Path(source)
-    if path.is_dir():
+    if is_folder(path):
         path = path / "config.json"
     if not exists(path):
         advice = did_you_mean(str(source), model_names(), what="models")

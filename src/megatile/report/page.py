@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.core.files import is_inside, read_file, write_text
+from megatile.core.files import is_folder, is_inside, read_file, write_text
 from megatile.core.frames import recorded_source
 from megatile.core.operations import spoken_operation
 from megatile.core.quantities import format_time
@@ -152,7 +152,7 @@ def check_page(path: str | Path, sources: str | Path | None = None) -> None:
         raise MegatileError(
             f"a report is a page: '{path}' does not end in .html", advice="report('out.html')"
         )
-    if sources is not None and not Path(sources).is_dir():
+    if sources is not None and not is_folder(sources):
         raise MegatileError(f"there is no folder '{sources}'", advice="name the folder of the sources")
 
 

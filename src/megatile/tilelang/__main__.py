@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from megatile.compat.tilelang.takeover import installed
+from megatile.core.files import exists
 
 USAGE = (
     "python -m megatile.tilelang FILE.py [ARGUMENTS], or python -m megatile.tilelang -m MODULE [ARGUMENTS]"
@@ -20,7 +21,7 @@ def main(arguments: list[str]) -> None:
     module = arguments[1:] if arguments[:1] == ["-m"] else []
     if not module and (not arguments or arguments[0].startswith("-")):
         sys.exit(f"error: give a Python file or -m and a module: {USAGE}")
-    if not module and not Path(arguments[0]).is_file():
+    if not module and not exists(arguments[0]):
         sys.exit(f"error: there is no file '{arguments[0]}'; usage: {USAGE}")
     if module and not _exists(module[0]):
         sys.exit(f"error: there is no module '{module[0]}'; usage: {USAGE}")

@@ -24,7 +24,8 @@ import numpy as np
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MegatileError, Place
-from megatile.core.sqlite import table_only
+from megatile.core.files import exists
+from megatile.core.sqlite import open_table
 from megatile.hda import HDA, machine as find_machine, machine_names
 from megatile.timing.coverage import with_coverage
 from megatile.timing.device import NUMBERS, device_of
@@ -82,16 +83,13 @@ class Database:
             )
         self.path = Path(path)
         self._tables: dict[tuple[str, ...], _Table] = {}
-        if not create and not self.path.is_file():
+        if not create and not exists(self.path):
             advice = "fill one with 'megatile perfdb import TABLE -m MACHINE --db FILE'"
             raise DatabaseError(
                 "there is no such performance database", place=Place(str(path)), advice=advice
             )
-        if str(path) != ":memory:" and self.path.exists() and not self.path.is_file():
-            raise DatabaseError("is not a regular file", place=Place(str(path)))
         with self._guard():
-            self._link = sqlite3.connect(str(path), timeout=30)
-            table_only(self._link, _SCHEMA, create)
+            self._link = open_table(path, _SCHEMA, create)
 
     def __enter__(self) -> Database:
         return self

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megatile.core.errors import Place
-from megatile.core.sqlite import table_only
+from megatile.core.sqlite import open_table
 from megatile.tuning.work import TuneError
 
 _SCHEMA = "CREATE TABLE results (key TEXT PRIMARY KEY, value REAL) WITHOUT ROWID"
@@ -33,11 +33,8 @@ class Store:
         self.path = path
         with _keeping(path):
             # Each result is there for good as soon as it is put; the next one need not wait for the disk.
-            self._link = sqlite3.connect(
-                ":memory:" if path is None else str(path), timeout=30, isolation_level=None
-            )
+            self._link = open_table(path or ":memory:", _SCHEMA, isolation_level=None)
             self._link.execute("PRAGMA synchronous = NORMAL")
-            table_only(self._link, _SCHEMA)
 
     def get(self, key: str) -> float | None:
         with _keeping(self.path):

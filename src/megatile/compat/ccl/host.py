@@ -58,7 +58,7 @@ def _config(ccl: Any) -> Mapping[str, Any]:
         return ccl
     if not isinstance(ccl, (str, Path)):
         raise HostError(f"ccl is a file or a configuration, not {type(ccl).__name__}")
-    own = str(ccl) == "ccl.yaml" and not Path(ccl).exists()
+    own = str(ccl) == "ccl.yaml" and not exists(ccl)
     return load_ccl_config(None if own else ccl)
 
 

@@ -20,6 +20,7 @@ from megatile.compat.tilelang.cpu_torch import Comparisons, NotCompared
 from megatile.compat.tilelang.small import Smaller, is_kernel, smaller
 from megatile.compat.tilelang.time import least_time, predicted_ms
 from megatile.core.errors import MegatileError, Place
+from megatile.core.files import exists
 from megatile.core.frames import raised_at
 from megatile.hda import machine as find_machine
 from megatile.targets.interpret.errors import RunError
@@ -82,7 +83,7 @@ def check_file(
     """Run a file as a script, with its sizes made small: every kernel it calls is built for the machine,
     checked and run, and predicted there ``at`` extents by name, or at the file's own sizes. ``as_is``, or an
     error that may come from small sizes, leaves them."""
-    if not path.is_file():
+    if not exists(path):
         raise MegatileError(f"there is no file '{path}'", advice="give a Python file with TileLang kernels")
     hda = find_machine(machine)
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from megatile.core.cached import write_cached
 from megatile.core.errors import MegatileError
-from megatile.core.files import write_text
+from megatile.core.files import is_folder, write_text
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.tables import text_table
 from megatile.hda import HDA
@@ -85,7 +85,7 @@ def measure(
     path = None if file is None else Path(file)
     if path is not None and path.suffix not in (".yaml", ".yml"):
         raise MegatileError(f"'{file}' is not a name of a machine file", advice="end it in .yaml")
-    if path is not None and not path.parent.is_dir():  # said before the work, not after it
+    if path is not None and not is_folder(path.parent):  # said before the work, not after it
         raise MegatileError(f"there is no folder '{path.parent}' to write to", advice="make it first")
     host, found = Host(quick), list[Figure]()
     with shown("measuring", progress) as advance:
