@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -215,10 +216,18 @@ def ccl_texts() -> list[str]:
     return [text, entry, entry + "    n_slots: 2\n    slot_size: 64\n    mapper: all_pes\n    kernel_x: 3\n"]
 
 
+@cache
+def _entry_points(**asked: str) -> Any:
+    """What is installed, looked up once for each name: it reads the files of every package."""
+    return entry_points(**asked)
+
+
 @kind("ccl", lambda rng, _: mutate.text(rng, rng.choice(ccl_texts()), ccl_texts()))
 def run_ccl(text: str) -> None:
     from megatile.collectives import kernel_plan, load_ccl_config, resolve_algorithm_config
+    from megatile.compat.ccl import config as reader
 
+    vars(reader)["entry_points"] = _entry_points
     file = folder() / "ccl.yaml"
     file.write_text(text, encoding="utf-8", errors="replace")
     config = load_ccl_config(file)
@@ -282,7 +291,10 @@ def build_once() -> None:
     """Typer makes its commands anew at every call; here they are made once."""
     import typer.main
 
+    from megatile.cli import main as commands
+
     typer.main.get_command = cache(typer.main.get_command)
+    commands.load_command = cache(commands.load_command)
 
 
 @kind("command_line", _line)
@@ -343,7 +355,8 @@ def with_module(text: str, use: Callable[[Any], None]) -> None:
             raise
     finally:
         sys.modules.pop("fuzzed", None)
-        rewrite._CACHE.clear()
+        for code in [code for code in rewrite._CACHE if code.co_filename == path]:
+            del rewrite._CACHE[code]
         for known, names in modules_as_they_are():
             vars(known).update(names)
 

@@ -2,6 +2,7 @@
 
     make fuzz FUZZ_ARGS='--count 1000'                     1000 inputs of every kind
     make fuzz FUZZ_ARGS='--kinds yaml,trace --minutes 30'   as many as fit
+    make fuzz FUZZ_ARGS='--total 100000'                   until every kind has so many
     make fuzz FUZZ_ARGS='--replay yaml:4711'                one input again, shown
 
 Input n of a kind depends on seed, kind and n only. The state file remembers how far each kind came, so the next
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
+import os
 import random
 import resource
 import signal
@@ -23,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import model_kinds  # noqa: F401  (registers its kinds)
+from tests.fuzz import model_kinds, name_kinds  # noqa: F401  (they register their kinds)
 from tests.fuzz.kinds import KINDS
 
 from megatile.core.errors import MegatileError
@@ -66,6 +69,21 @@ def make(kind: str, seed: int, number: int) -> Any:
 
 def attempt(kind: str, value: Any, seconds: int = SECONDS) -> str | None:
     """What is wrong with how an input is treated, or None."""
+    before = _open_files()
+    problem = _problem(kind, value, seconds)
+    if problem is None and _open_files() > before:
+        gc.collect()
+        left = _open_files() - before
+        problem = f"leaves {left} files open" if left > 0 else None
+    return problem
+
+
+def _open_files() -> int:
+    """How many files this process has open; 0 where the system does not tell."""
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+def _problem(kind: str, value: Any, seconds: int) -> str | None:
     try:
         with within(seconds):
             KINDS[kind].run(value)
@@ -97,6 +115,7 @@ def main() -> None:
     )
     parser.add_argument("--kinds", default=",".join(KINDS), help="names joined by commas")
     parser.add_argument("--count", type=int, default=None, help="inputs of every kind, this time")
+    parser.add_argument("--total", type=int, default=None, help="inputs of every kind, with those of before")
     parser.add_argument("--minutes", type=float, default=None, help="time for all kinds together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--state", type=Path, default=Path("out/fuzz.json"))
@@ -112,10 +131,17 @@ def main() -> None:
     unknown = [name for name in names if name not in KINDS]
     if unknown:
         parser.error(f"no kind {', '.join(unknown)}; there are {', '.join(KINDS)}")
-    sys.exit(fuzz(names, asked.seed, asked.count, asked.minutes, asked.state))
+    sys.exit(fuzz(names, asked.seed, asked.count, asked.minutes, asked.state, asked.total))
 
 
-def fuzz(names: list[str], seed: int, count: int | None, minutes: float | None, state: Path) -> int:
+def fuzz(
+    names: list[str],
+    seed: int,
+    count: int | None,
+    minutes: float | None,
+    state: Path,
+    total: int | None = None,
+) -> int:
     """Rounds of 50 inputs of each kind until the count or the time is reached; 1 if there is a finding."""
     for name in names:  # what is imported and made once does not count as an input's time or memory
         attempt(name, make(name, seed, 0), 600)
@@ -123,8 +149,8 @@ def fuzz(names: list[str], seed: int, count: int | None, minutes: float | None, 
     state.parent.mkdir(parents=True, exist_ok=True)
     document = json.loads(state.read_text()) if state.exists() else {}
     done = document.setdefault(str(seed), {})
-    goal = {name: done.get(name, {}).get("inputs", 0) + (count or 10**12) for name in names}
-    until = time.monotonic() + 60 * (minutes if minutes is not None else 10**6 if count else 1)
+    goal = {name: total or done.get(name, {}).get("inputs", 0) + (count or 10**12) for name in names}
+    until = time.monotonic() + 60 * (minutes if minutes is not None else 10**6 if count or total else 1)
     found = 0
     while time.monotonic() < until and any(done.get(n, {}).get("inputs", 0) < goal[n] for n in names):
         for name in names:

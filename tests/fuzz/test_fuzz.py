@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,8 @@ def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path, monkeypatch, c
     assert fuzz(["yaml"], 0, 3, None, tmp_path / "s.json") == 0
     assert fuzz(["yaml"], 0, 60, None, tmp_path / "s.json") == 1
     assert seen[1:4] + seen[5:] == list(range(63))
+    assert fuzz(["yaml"], 0, None, None, tmp_path / "s.json", 63) == 0
+    assert len(seen) == 66
     entry = json.loads((tmp_path / "s.json").read_text())["0"]["yaml"]
     assert entry == {"inputs": 63, "findings": {"7": "seven"}}
     assert "63 inputs      1 findings" in capsys.readouterr().out
@@ -72,6 +75,18 @@ def test_what_is_not_a_clear_error_is_a_finding(monkeypatch, error: Exception) -
 
     monkeypatch.setitem(KINDS, "yaml", type(KINDS["yaml"])(KINDS["yaml"].make, run))
     assert str(attempt("yaml", "")).startswith(type(error).__name__)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_file_left_open_is_a_finding(monkeypatch) -> None:
+    left: list[int] = []
+
+    def opening(value: object) -> None:
+        left.append(os.open(__file__, os.O_RDONLY))
+
+    monkeypatch.setitem(KINDS, "yaml", type(KINDS["yaml"])(KINDS["yaml"].make, opening))
+    assert attempt("yaml", "") == "leaves 1 files open"
+    os.close(left[0])
 
 
 def test_a_hang_is_a_finding(monkeypatch) -> None:
