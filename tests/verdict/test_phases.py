@@ -5,13 +5,14 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.verdict.phases import _passed, _phases, _same, computed_before, on_chip
+from megatile.ir import nodes as n
+from megatile.verdict.phases import _passed, _phases, on_chip, shared_work, without_shared
 
 
-def stepped(in_loop, border=0, steps=4, n=512):
+def stepped(in_loop, border=0, steps=4, size=512):
     @T.program
-    def kernel(X: T.Tensor((2, n), "f32")):
-        with T.Kernel(block=n // 64, threads=64) as b:
+    def kernel(X: T.Tensor((2, size), "f32")):
+        with T.Kernel(block=size // 64, threads=64) as b:
             for s in T.serial(steps) if in_loop else range(steps):
                 with T.Scale("block"):
                     x, y = T.alloc((1, 64 + border), "f32", level="l1"), T.alloc((1, 64), "f32")
@@ -90,13 +91,29 @@ def gated(M=128, N=96, K=64):
     return kernel
 
 
-def test_elements_that_do_not_differ_between_blocks_can_be_made_before():
+def test_what_does_not_differ_between_blocks_is_found():
     source = source_of(gated())
-    ((nest, out, times),) = _same(source)
-    assert (out, times) == ("h", 3)
-    once, rest = computed_before(source, nest, out)
-    assert [p.name for p in rest.params] == ["G", "U", "W", "Y", "G_h"]
-    g, u, w, _, made = run(once)
-    np.testing.assert_allclose(made, g / (1 + np.exp(-g)) * u, rtol=1e-5)
-    *_, y, _ = run(rest, g, u, w, np.zeros((128, 96), "f4"), made)
-    np.testing.assert_allclose(y, made @ w, rtol=1e-4)
+    ((found, times),) = shared_work(source)
+    assert (n.written(tuple(found)), times) == ({"h"}, 3)
+    (loop,) = n.each(n.Loop, without_shared(source, found).body)
+    assert [type(m).__name__ for m in loop.body] == ["Copy", "Copy", "Gemm"]  # of 'h', for which 'g' stands
+
+
+def test_sums_that_every_column_of_blocks_repeats_are_found():
+    @T.program
+    def normed(X: T.Tensor((64, 64), "f32"), Y: T.Tensor((64, 64), "f32")):
+        with T.Kernel(block=(4, 4), threads=64) as (bx, by):
+            x, y = T.alloc((16, 16), "f32"), T.alloc((16, 16), "f32")
+            s = T.alloc((16,), "f32")
+            T.clear(s)
+            for k in T.serial(4):
+                T.copy(x, X[by * 16, k * 16])
+                T.reduce_sum(x, s, dim=1, clear=False)
+            T.copy(y, X[by * 16, bx * 16])
+            for i, j in T.Parallel(16, 16):
+                y[i, j] = y[i, j] / s[i]
+            T.copy(Y[by * 16, bx * 16], y)
+
+    ((found, times),) = shared_work(source_of(normed))
+    assert ([type(m) for m in found], times) == ([n.Reduce], 4)
+    assert not list(n.each(n.Loop, without_shared(source_of(normed), found).body))

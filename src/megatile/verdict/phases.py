@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from megatile.core.expr import Const, Symbol, eq, known, simplify, trips, walk
@@ -14,13 +15,13 @@ from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes
 from megatile.verdict.fusion import elementwise
-from megatile.verdict.grid import parts_in_grid
 from megatile.verdict.model import Finding
 from megatile.verdict.serial import SERIAL
 from megatile.verdict.study import Study, rule
 
 BORDER = 2.0
 """How many times the elements that a block stores it may load of them in the next step."""
+Around = tuple[n.Node, ...]
 Phases = tuple[n.Loop | None, list[n.ScaleRegion]]
 
 
@@ -268,126 +269,94 @@ def _alike(one: n.Alloc, other: n.Alloc) -> bool:
 
 @rule("the same in many blocks")
 def same_in_blocks(study: Study) -> Iterator[Finding]:
-    """Find elements that all blocks of a row or column compute again."""
+    """Find what all blocks of a row or column of the grid compute again."""
     source = study.lowered.source if study.lowered is not None else None
-    for nest, out, times in _same(source) if source is not None else ():
-        assert source is not None
-        once, rest = computed_before(source, nest, out)
-        low = study.lower(once)
-        before = study.plan_ps(low.plan) if low is not None else None
-        after = study.program_ps(lambda _: rest)  # noqa: B023
-        if before is not None and after is not None:
-            yield from study.finding(
-                "repeated work", before + after - study.launch_ps,
-                f"programs timed again: one that computes '{out}' once, and one that loads it",
-                bottleneck=f"repeated work: {times} blocks compute '{out}' of the same elements",
-                reason=f"it does not depend on where these blocks differ; vector engines are busy "
-                f"{study.result.use('vector') if 'vector' in study.result.busy else 0.0:.0%}",
-                step=f"compute it once, in a phase before this one, and load '{out}' from memory here",
-                source=changes.source_line(next(iter(n.walk(nest.body)), nest)),
-            )  # fmt: skip
-
-
-def _same(program: Program) -> Iterator[tuple[n.Parallel, str, int]]:
-    """Yield elementwise code in a loop of blocks that makes a tile of nothing but loaded ones, with that tile
-    and how many blocks make the same."""
-    table, tensors = bindings(program), {p.name for p in program.params}
-    regions = [r for r in n.each(n.ScaleRegion, program.body) if r.scale == program.launch.dispatch]
-    for loop in [m for m in regions[0].body if isinstance(m, n.Loop)] if len(regions) == 1 else ():
-        for nest in n.each(n.Parallel, loop.body):
-            if not any(nest is m for m in loop.body):
-                continue
-            outs = {r.source for m in n.walk(nest.body) for kind, r in n.regions(m) if kind != "read"}
-            feeds = _feeds(program, loop, nest)
-            if len(outs) != 1 or feeds is None or outs & tensors:
-                continue
-            (out,) = outs
-            writes = sum(
-                r.source == out for m in n.walk(loop.body) for kind, r in n.regions(m) if kind != "read"
-            )
-            own = sum(
-                r.source == out for m in n.walk(nest.body) for kind, r in n.regions(m) if kind != "read"
-            )
-            used = {
-                p.axis for m in (*feeds, *n.walk((nest,))) for e in n.expressions(m) for p in walk(e)
-                if isinstance(p, Coord) and p.scale == program.launch.dispatch
-            }  # fmt: skip
-            extents = program.launch.extents(program.launch.dispatch)
-            times = prod(e for axis, e in enumerate(extents) if axis not in used)
-            alike = any(table[m.to.source].shape == table[out].shape for m in feeds)
-            if times > 1 and writes == own and alike and out not in {m.to.source for m in feeds}:
-                yield nest, out, times
-
-
-def _feeds(program: Program, loop: n.Loop, nest: n.Parallel) -> list[n.Copy] | None:
-    """Return the loads of all that elementwise code reads, those of the loop first; None if it reads more."""
-    table, tensors = bindings(program), {p.name for p in program.params}
-    read = {r.source for m in n.walk(nest.body) for kind, r in n.regions(m) if kind != "write"}
-    inside = [m for m in loop.body if isinstance(m, n.Copy) and m.to.source in read]
-    regions = [r for r in n.each(n.ScaleRegion, program.body) if r.scale == program.launch.dispatch]
-    before = [m for m in regions[0].body if isinstance(m, n.Copy) and m.to.source in read]
-    feeds = [*inside, *before]
-    writers = [
-        r.source for m in n.walk(program.body) for kind, r in n.regions(m)
-        if kind != "read" and r.source in read
-    ]  # fmt: skip
-    loaded = all(table[m.source.source].base in tensors and n.remote(m) is None for m in feeds)
-    if not inside or not loaded or sorted(writers) != sorted(m.to.source for m in feeds):
-        return None
-    return feeds if read == set(writers) else None
-
-
-def computed_before(program: Program, nest: n.Parallel, out: str) -> tuple[Program, Program]:
-    """Return a program that stores what elementwise code makes, once and in blocks of its own, and this one
-    with a load in its place."""
-    table = bindings(program)
-    loop = next(m for m in n.each(n.Loop, program.body) if any(m is nest for m in m.body))
-    feeds = _feeds(program, loop, nest) or []
-    like = next(m for m in feeds if table[m.to.source].shape == table[out].shape)
-    base = next(p for p in program.params if p.name == table[like.source.source].base)
-    made = replace(base, name=f"{base.name}_{out}", dtype=table[out].dtype)
-    there, here = replace(like.source, source=made.name), n.whole(out, table[out].shape)
-    params = (*program.params, made)
-    load = n.Copy(here, there, span=like.span)
-    read_by_others = {
-        r.source for m in n.walk(program.body, (n.Parallel,)) for kind, r in n.regions(m) if kind != "write"
-    } | {
-        r.source for other in n.each(n.Parallel, program.body) if other is not nest
-        for m in n.walk(other.body) for kind, r in n.regions(m) if kind != "write"
-    }  # fmt: skip
-    gone = [m for m in feeds if m.to.source not in read_by_others]
-    tiles = {m.to.source for m in gone}
-
-    def loading(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        kept = (
-            m for m in body
-            if not any(m is g for g in gone) and not (isinstance(m, n.Alloc) and m.name in tiles)
+    for found, times in shared_work(source) if source is not None else ():
+        rest = study.program_ps(partial(without_shared, found=found))
+        out = min(n.written((found[-1],)))
+        yield from study.finding(
+            "repeated work", None if rest is None else rest + (study.base_ps - rest) / times,
+            f"program timed again without it, and 1/{times} of the time that this saves for doing it once",
+            bound=True,
+            bottleneck=f"repeated work: {times} blocks compute '{out}' of the same elements",
+            reason=f"it does not depend on where these blocks differ; vector engines are busy "
+            f"{study.result.use('vector') if 'vector' in study.result.busy else 0.0:.0%}",
+            step=f"compute it once, in a phase before this one, and load '{out}' from memory here",
+            source=changes.source_line(next((m for m in n.walk((found[0],)) if m.span is not None), None)),
         )  # fmt: skip
-        return tuple(load if m is nest else n.with_bodies(m, loading) for m in kept)
 
-    store = n.Copy(there, here, span=nest.span)
-    own = replace(loop, body=(*(m for m in loop.body if any(m is f for f in feeds)), nest, store))
-    needed = {m.to.source for m in feeds} | {out}
 
-    def computing(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        result: list[n.Node] = []
-        for m in body:
-            if m is loop:
-                result.append(own)
-            elif isinstance(m, n.ScaleRegion):
-                result.append(n.with_bodies(m, computing))
-            elif isinstance(m, (n.View, n.Hint)) or any(m is f for f in feeds) or (
-                isinstance(m, n.Alloc) and m.name in needed
-            ):  # fmt: skip
-                result.append(m)
-        return tuple(result)
+COMPUTES = (n.Parallel, n.Reduce, n.Cumsum, n.Gemm)
 
-    once = replace(program, params=params, body=computing(program.body))
-    used = {
-        p.axis for m in (*feeds, *n.walk((nest,))) for e in n.expressions(m) for p in walk(e)
-        if isinstance(p, Coord) and p.scale == program.launch.dispatch
-    }  # fmt: skip
-    for axis, extent in enumerate(program.launch.extents(program.launch.dispatch)):
-        if axis not in used:
-            once = changes.one_block_in(once, axis, extent)
-    return parts_in_grid(once), replace(program, params=params, body=loading(program.body))
+
+def shared_work(program: Program) -> Iterator[tuple[list[n.Node], int]]:
+    """Yield what blocks compute of tensors and their own tiles alone that does not depend on an axis of the
+    grid, with how many blocks do the same."""
+    scale, extents = program.launch.dispatch, program.launch.extents(program.launch.dispatch)
+    regions = changes.regions_of_scale(program, scale)
+    table, tensors = bindings(program), {p.name for p in program.params}
+    every = list(_statements(regions[0].body, ())) if len(regions) == 1 else []  # type: ignore[attr-defined]
+    written = {table[name].base for name in n.written(program.body)} & tensors
+    seen = set[frozenset[int]]()
+    for axis in range(len(extents)):
+        same = {
+            id(m) for m, around in every
+            if isinstance(m, (*COMPUTES, n.Copy, n.Fill)) and axis not in _axes((m, *around), scale)
+            and n.remote(m) is None and not any(isinstance(x, n.Atomic) for x in n.walk((m,)))
+        }  # fmt: skip
+        accesses = [(id(m), kind, table[r.source].base) for m, _ in every for x in n.walk((m,))
+                    for kind, r in n.regions(x)]  # fmt: skip
+        while True:
+            other = {base for at, kind, base in accesses if kind != "read" and at not in same} | written
+            gone = {at for at, _, base in accesses if at in same and base in other}
+            gone |= {at for at, kind, base in accesses if at in same and kind != "read" and base in tensors}
+            if not gone:
+                break
+            same -= gone
+        found: list[n.Node] = [m for m, _ in every if id(m) in same and isinstance(m, COMPUTES)]
+        used = set[int]().union(*(_axes((m, *around), scale) for m, around in every if id(m) in same))
+        times = prod(e for d, e in enumerate(extents) if d not in used)
+        if found and times > 1 and frozenset(map(id, found)) not in seen:
+            seen.add(frozenset(map(id, found)))
+            yield found, times
+
+
+def _statements(body: tuple[n.Node, ...], around: tuple[n.Node, ...]) -> Iterator[tuple[n.Node, Around]]:
+    """Yield the statements of blocks with the loops and conditions around them."""
+    for node in body:
+        if isinstance(node, (n.Loop, n.If)):
+            for _, inner in n.bodies(node):
+                yield from _statements(inner, (*around, node))
+        else:
+            yield node, around
+
+
+def _axes(nodes: tuple[n.Node, ...], scale: str) -> set[int]:
+    """Return the axes of the grid that statements depend on (of loops and conditions: their bounds)."""
+    inside = [m for node in nodes for m in ((node,) if isinstance(node, (n.Loop, n.If)) else n.walk((node,)))]
+    parts = (p for m in inside for e in n.expressions(m) for p in walk(e))
+    return {p.axis for p in parts if isinstance(p, Coord) and p.scale == scale}
+
+
+def without_shared(program: Program, found: list[n.Node]) -> Program:
+    """Return the program without some computations and the loads that nothing else reads, but as many of
+    these as there are results of the same shape: these are loaded instead."""
+    table, mine = bindings(program), set(map(id, found))
+    loads = [
+        loop for loop in n.each(n.Loop, program.body)
+        if all(isinstance(m, n.Copy) or id(m) in mine for m in n.walk(loop.body, (n.Parallel,)))
+        and any(id(m) in mine for m in loop.body)
+    ]  # fmt: skip
+    left = changes.without(program, [*found, *loads])
+    reads = {table[r.source].base for m in n.walk(left.body) for kind, r in n.regions(m) if kind != "write"}
+    made = {table[name].base for m in found for name in n.written((m,))}
+    results, unread = [table[name].shape for name in made & reads], list[n.Node]()
+    for m in n.each(n.Copy, left.body):
+        shape = table[m.to.source].shape
+        if table[m.to.source].base in reads | made | {p.name for p in program.params}:
+            continue
+        if shape in results:
+            results.remove(shape)
+        else:
+            unread.append(m)
+    return changes.without(left, unread)
