@@ -6,10 +6,10 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 from functools import partial
 
-from megatile.core.expr import Const, Expr, known, rebuild, symbols, walk
+from megatile.core.expr import Const, Expr, known, rebuild
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load, Rank
+from megatile.ir.expr import Load
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
@@ -254,39 +254,3 @@ def _needlessly_wide(program: Program) -> set[str]:
         if not more:
             return wide - needed
         needed |= more
-
-
-@rule("whole result")
-def whole_results(study: Study) -> Iterator[Finding]:
-    """Find an all-reduce where every unit reads only its own part."""
-    if study.lowered is None:
-        return
-    program = study.lowered.source
-    for one in n.each(n.Collective, program.body):
-        if one.kind != "allreduce" or len(one.to) != 1 or one.axis is not None:
-            continue
-        name, count = one.to[0].source, program.launch.count(one.scale)
-        after = list(n.walk(program.body))
-        reads = [
-            r for m in after[after.index(one) + 1 :] for kind, r in n.regions(m)
-            if r.source == name and kind != "write"
-        ]  # fmt: skip
-        if reads and count > 1 and all(_own_part(r, one, count) for r in reads):
-            saved = study.collective_ps("all_reduce", one) - study.collective_ps("reduce_scatter", one)
-            yield from study.finding(
-                "whole result", study.base_ps - max(0, saved),
-                "the all-reduce's time replaced by that of a reduce-scatter of the same tensor",
-                bottleneck=f"an all-reduce of '{name}' where every unit reads only its own part",
-                reason=f"what is read after it is 1/{count} of it, chosen by the unit's rank",
-                step=f"T.reduce_scatter(part, {name}): half of the messages",
-                source=changes.source_line(one),
-            )  # fmt: skip
-
-
-def _own_part(region: n.Region, one: n.Collective, count: int) -> bool:
-    """Whether a region is the unit's part of what a collective gives."""
-    for dim, whole in zip(region.dims, one.to[0].dims, strict=True):
-        size, all_of_it = (known(d.extent) if d.extent is not None else 1 for d in (dim, whole))
-        if size is not None and all_of_it is not None and size * count <= all_of_it:
-            return any(isinstance(p, Rank) for p in walk(dim.start)) or bool(symbols(dim.start))
-    return False

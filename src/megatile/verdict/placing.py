@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import known
 from megatile.ir import nodes as n
 from megatile.ir.passes.driver import rewrite_nodes
 from megatile.ir.program import Program, bindings
@@ -65,16 +66,21 @@ def wider_than_read(study: Study) -> Iterator[Finding]:
     """A tensor is kept in a wider type than everything that reads it."""
     if study.lowered is None:
         return
-    names = _wider(study.lowered.source)
+    program = study.lowered.source
+    names = _wider(program)
     if names:
         some = ", ".join(f"'{name}'" for name in names)
         dtype = next(iter(names.values()))
+        sent = [c for c in n.each(n.Collective, program.body) if len(c.to) == 1 and c.to[0].source in names]
         yield from study.finding(
-            "wider than read", study.program_ps(partial(_narrow, names=names)),
+            "wide messages" if sent else "wider than read", study.program_ps(partial(_narrow, names=names)),
             f"program timed again with {some} in {dtype}",
-            bottleneck=f"a wide tensor: {some} is read as {dtype} alone",
+            bottleneck=f"wide messages: {some} is sent, and then read as {dtype} alone" if sent else
+            f"a wide tensor: {some} is read as {dtype} alone",
             reason=f"every load of {some} converts it to {dtype}, so the other bytes are moved for nothing",
-            step=f'{some} in "{dtype}": the results stay the same', source=_line(study.lowered.source, names),
+            step=f'convert to "{dtype}" before T.{sent[0].kind}: the results stay the same' if sent else
+            f'{some} in "{dtype}": the results stay the same',
+            source=changes.source_line(sent[0]) if sent else _line(program, names),
         )  # fmt: skip
 
 
@@ -84,36 +90,55 @@ def _line(program: Program, names: dict[str, str]) -> str:
 
 
 def _wider(program: Program) -> dict[str, str]:
-    """Tensors and tiles in shared memories that are read by copies alone, all to one narrower type."""
-    table = bindings(program)
-    kept = {p.name for p in program.params} | {
-        m.name for m in n.each(n.Alloc, program.body) if not program.launch.is_private(m.scale)
-    }
+    """Tensors and tiles in shared memories that are read by copies alone, all to one narrower type (tensors
+    by copies to tiles: others are what callers want converted)."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    kept = tensors | {m.name for m in n.each(n.Alloc, program.body) if not program.launch.is_private(m.scale)}
     reads: dict[str, set[str]] = {}
     for node in n.walk(program.body):
         for access, region in n.regions(node):
             base = table[region.source].base
             if base in kept and access != "write":
-                plain = isinstance(node, n.Copy) and table[node.to.source].base not in kept
+                plain = isinstance(node, n.Copy) and not (
+                    base in tensors and table[node.to.source].base in kept
+                )
                 reads.setdefault(base, set()).add(table[node.to.source].dtype if plain else "")  # type: ignore[attr-defined]
     return {
         name: dtype
         for name, types in reads.items()
         for dtype in types
-        if len(types) == 1 and dtype and 1 < itemsize(dtype) < itemsize(table[name].dtype)
+        if len(types) == 1 and dtype not in ("", "bool") and itemsize(dtype) < itemsize(table[name].dtype)
     }
 
 
 def _narrow(program: Program, names: dict[str, str]) -> Program:
-    def change(node: n.Node) -> n.Node:
-        return (
-            replace(node, dtype=names[node.name])
-            if isinstance(node, n.Alloc) and node.name in names
-            else node
-        )
+    """Return the program with tensors and tiles in other types; what a collective sends is converted before
+    it."""
+    table = bindings(program)
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if isinstance(node, n.Alloc) and node.name in names:
+                node = replace(node, dtype=names[node.name])
+            if isinstance(node, n.Collective) and len(node.to) == len(node.source) == 1:
+                dtype, source = names.get(node.to[0].source), node.source[0]
+                if dtype is not None and table[source.source].base not in names:
+                    shape = tuple(known(e) or 1 for e in source.extents)
+                    sent = n.whole(f"{source.source}_{dtype}", shape)
+                    level = next(
+                        m.level for m in n.each(n.Alloc, program.body) if m.name == node.to[0].source
+                    )
+                    result += [
+                        n.Alloc(sent.source, shape, dtype, level, node.scale, span=node.span),
+                        n.Copy(sent, source, span=node.span),
+                    ]
+                    node = replace(node, source=(sent,))
+            result.append(n.with_bodies(node, change))
+        return tuple(result)
 
     params = tuple(replace(p, dtype=names.get(p.name, p.dtype)) for p in program.params)
-    return replace(program, params=params, body=rewrite_nodes(program.body, change))
+    return replace(program, params=params, body=change(program.body))
 
 
 @rule("wide messages", Kind.INEXACT)
@@ -139,6 +164,8 @@ def _widened_sums(program: Program) -> dict[str, str]:
     """Tiles of collectives that copies fill from a narrower type, and that copies read as such alone."""
     table, found = bindings(program), dict[str, str]()
     for one in n.each(n.Collective, program.body):
+        if one.kind not in ("allreduce", "reduce_scatter"):
+            continue
         name = one.to[0].source
         if len(one.to) != 1 or name not in {m.name for m in n.each(n.Alloc, program.body)}:
             continue

@@ -1,4 +1,4 @@
-"""Rule about all-gathers of which units read little: the part that they had, or a few elements."""
+"""Rule about collectives of whose result units read little: their own part, or a few elements."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ READ = 0.5
 
 @rule("unread parts")
 def unread_parts(study: Study) -> Iterator[Finding]:
-    """Find an all-gather whose result units hardly read."""
+    """Find collectives whose result units hardly read."""
     if study.lowered is None:
         return
     program = study.lowered.source
     for one in n.each(n.Collective, program.body):
-        if one.kind == "all_to_all" and len(one.to) == 1 and len(one.source) == 1:
+        if len(one.to) != 1 or len(one.source) != 1:
+            continue
+        if one.kind == "allreduce" and one.axis is None:
+            yield from _summed(study, one)
+        elif one.kind == "all_to_all":
             yield from _exchanged(study, one)
-        if one.kind != "allgather" or len(one.to) != 1 or len(one.source) != 1:
+        if one.kind != "allgather":
             continue
         name, line = one.to[0].source, changes.source_line(one)
         own = _own_reads(program, one)
@@ -55,6 +59,27 @@ def unread_parts(study: Study) -> Iterator[Finding]:
                 step="T.copy of the elements that are read, from (src=) or to (dst=) the unit that needs "
                 "them, and a T.barrier, instead of T.allgather", source=line,
             )  # fmt: skip
+
+
+def _summed(study: Study, one: n.Collective) -> Iterator[Finding]:
+    """Find an all-reduce of which every unit reads a part no larger than what a reduce-scatter gives."""
+    assert study.lowered is not None
+    name, line, count = (
+        one.to[0].source,
+        changes.source_line(one),
+        study.lowered.source.launch.count(one.scale),
+    )
+    share = footprint.read_share(study.plan, name, line)
+    if share is None or count < 2 or share > 1.01 / count:
+        return
+    saved = study.collective_ps("all_reduce", one) - study.collective_ps("reduce_scatter", one)
+    yield from study.finding(
+        "whole result", study.base_ps - max(0, saved),
+        "the all-reduce's time replaced by that of a reduce-scatter of the same tensor",
+        bottleneck=f"an all-reduce of '{name}' where every unit reads only a part",
+        reason=f"what a unit reads after it is {share:.2g} of it, and there are {count} units",
+        step=f"T.reduce_scatter(part, {name}): half of the messages", source=line,
+    )  # fmt: skip
 
 
 def _exchanged(study: Study, one: n.Collective) -> Iterator[Finding]:
