@@ -92,8 +92,6 @@ def _same(a: Array, b: Array) -> bool:
 class Executor(Follower):
     """The walk with data."""
 
-    uneven = False
-
     def __init__(
         self,
         plan: Plan,

@@ -32,9 +32,7 @@ __all__ = ["Follower", "PlanDeadlock", "Queues"]
 
 
 class Follower(Commands):
-    """See the module's text. ``uneven`` lets units in different iterations of a loop walk together."""
-
-    uneven = True
+    """See the module's text."""
 
     def __init__(self, plan: Plan, hda: HDA | None = None):
         super().__init__(plan)
@@ -131,7 +129,7 @@ class Follower(Commands):
         """Let waiting cohorts go on: whole ones first, then joins, then parts of cohorts."""
         together: dict[Any, list[Cohort]] = {}
         for cohort in self.waiting:
-            together.setdefault(self.signature(cohort), []).append(cohort)
+            together.setdefault(cohort.signature(), []).append(cohort)
         cohorts = [merge(group) for group in together.values()]
         self.waiting = []
         if self.rendezvous(cohorts):
@@ -162,12 +160,6 @@ class Follower(Commands):
         if self.instruction(cohort).kind == "join":
             cohort.pc += 1
         return cohort
-
-    def signature(self, cohort: Cohort) -> Any:
-        if self.uneven:
-            return cohort.signature()
-        equal = tuple((k, v) for k, v in sorted(cohort.ints.items()) if isinstance(v, int) and k != "unit")
-        return cohort.signature(), equal
 
     # --- ends of cohorts ---------------------------------------------------------------------------
 
