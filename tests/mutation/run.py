@@ -40,13 +40,17 @@ SECONDS = 30.0
 """Processor time of the tests that run against one mutant."""
 RUNS_THE_ENGINE = "sim/compiled.py"
 """The file whose functions every simulation calls."""
+QUICK = 0.5
+"""Seconds that make no difference between tests."""
 FRESH_FILES = 6
 """Files of tests for a mutant that needs a new process."""
 Calls = dict[str, tuple[float, list[str]]]
 """By test: its seconds and the functions it calls."""
 
 
-def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[str]:
+def ordered(
+    mutant: Mutant, tests: Iterable[str], calls: Calls | None, times: dict[str, float] | None = None
+) -> list[str]:
     """Tests in the order in which they are likely to notice the change at the least cost.
 
     Functions of the engine are translated, never called: any test that simulates may notice those.
@@ -66,7 +70,7 @@ def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[s
         )  # fmt: skip
         return signs.index(True) if True in signs else len(signs)
 
-    def order(test: str) -> tuple[bool, float, int, str]:
+    def order(test: str) -> tuple[bool, float, float, str]:
         if calls is None:
             file, _, name = test.partition("::")
             own = rank(file) == 0
@@ -74,7 +78,7 @@ def ordered(mutant: Mutant, tests: Iterable[str], calls: Calls | None) -> list[s
             place_in_line = 0 if own and named else 1 if own else 2 if named else 2 + rank(file)
             # Of equal ones a sample, not those of the first files.
             mixed = hashlib.sha256(test.encode()).hexdigest()
-            return False, 0.0, place_in_line, mixed
+            return False, place_in_line, round(times.get(test, 0.0) / QUICK) if times else 0, mixed
         seconds, called = calls.get(test, (0.0, []))
         names = {name.partition(":")[0] for name in called} if engine else called
         wanted = RUNS_THE_ENGINE if engine else mutant.code
@@ -136,14 +140,18 @@ class Warm:
         os.close(sink)
         self._requests = os.fdopen(self._write, "w", encoding="utf-8")
         self._answers = os.fdopen(self._read, encoding="utf-8")
-        self.tests = set(json.loads(self._answers.readline()))
+        begun = json.loads(self._answers.readline())
+        self.tests, self.called = set(begun["tests"]), set(begun["called"])
+        self.times: dict[str, float] = {}
+        """Processor time of tests that have run: of those as likely to notice, the quick come first."""
 
     def ask(self, mutant: Mutant, text: str, tests: list[str], seconds: float) -> tuple[str, str]:
         """The outcome, and the test that was the last."""
         wanted = [test for test in tests if test in self.tests]
         request = {"file": mutant.file, "text": text, "tests": wanted, "seconds": seconds}
         print(json.dumps(request), file=self._requests, flush=True)
-        outcome, test = json.loads(self._answers.readline())
+        outcome, test, times = json.loads(self._answers.readline())
+        self.times |= times
         return outcome, test
 
     def close(self) -> None:
@@ -166,13 +174,13 @@ def changed(mutant: Mutant, copy: Path) -> Iterator[str]:
 
 def outcome(mutant: Mutant, copy: Path, calls: Calls | None, warm: Warm, seconds: float) -> dict[str, Any]:
     """``killed``, ``timeout`` or ``survived``; by which test, where that is known; the seconds it took."""
-    begin, tests = time.monotonic(), ordered(mutant, warm.tests, calls)
+    begin, tests = time.monotonic(), ordered(mutant, warm.tests, calls, warm.times)
     original = (SOURCE / mutant.file).read_text(encoding="utf-8")
     said, by = "slow", ""
     while said == "slow":
         with changed(mutant, copy) as text:
             said, by = warm.ask(mutant, text, tests, seconds)
-            if said == "fresh":
+            if said == "fresh" or (said == "survived" and mutant.code in warm.called):
                 paths = list(dict.fromkeys(test.partition("::")[0] for test in tests))[:FRESH_FILES]
                 code = run_tests(["-x", *paths], copy, WALL_CLOCK * seconds)
                 said = "killed" if code else "survived"

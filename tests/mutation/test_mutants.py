@@ -27,6 +27,7 @@ def test_every_change_is_valid_and_has_a_name_of_its_own():
         assert lines[mutant.line - 1] == mutant.before != mutant.after
         ast.parse("".join([*lines[: mutant.line - 1], mutant.after, *lines[mutant.line :]]))
     assert not any("raise" in m.before for m in found)  # the text of a message is no behaviour
+    assert not list(mutants_of("plan/text.py", "def f(a, b):\n    return zip(a, b, strict=True)\n"))
 
 
 def test_edits_elsewhere_leave_names_alone():

@@ -1,12 +1,14 @@
 """A pytest plugin (``-p tests.mutation.warm``): collect once, then test every mutant in a fork.
 
-The tests' process reads requests, one JSON object per line, from the file descriptor that
+The tests' process writes a line, its ``tests`` and the functions ``called`` while it collected, which made
+things that a fork finds made. Then it reads requests, one JSON object per line, from the file descriptor that
 ``MEGATILE_MUTANTS`` names first and writes an answer per line to the second. A request has the ``file`` of
 a mutant below ``megatile/``, its ``text``, the ``tests`` in their order and the ``seconds`` of processor time
 after which none begins any more. In
 the fork the code of every function that came from the file is replaced; the file on disk must have the change
-too, for what is imported later and for other processes. The answer is ``[outcome, test]``: killed (by it),
-slow (that test took longer than MAX_SECONDS), survived, or fresh, where functions cannot be told apart.
+too, for what is imported later and for other processes. The answer is ``[outcome, test, times]``: killed (by
+it), slow (that test took longer than MAX_SECONDS), survived, or fresh, where functions cannot be told apart;
+and the processor time of every test that passed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import signal
 import sys
 import time
 import types
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -28,9 +31,14 @@ WALL_CLOCK = 8.0
 """How much longer than its processor time a mutant may take by the clock: others use the processor too."""
 MAX_SECONDS = 10.0
 """Processor time that one test may take."""
+CALLED: set[types.CodeType] = set()
+"""What was called while tests were collected."""
+if "MEGATILE_MUTANTS" in os.environ:
+    sys.setprofile(lambda frame, event, _: CALLED.add(frame.f_code) if event == "call" else None)
 
 
 def pytest_collection_finish() -> None:
+    sys.setprofile(None)
     gc.collect()
 
 
@@ -39,14 +47,15 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Answer requests until there are no more."""
     source, sink = (int(number) for number in os.environ["MEGATILE_MUTANTS"].split(","))
     items = {item.nodeid: item for item in session.items}
+    called = {f"{c.co_filename.rpartition('/megatile/')[2]}:{c.co_firstlineno}" for c in CALLED}
     with os.fdopen(source, encoding="utf-8") as requests, os.fdopen(sink, "w", encoding="utf-8") as answers:
-        print(json.dumps(sorted(items)), file=answers, flush=True)
+        print(json.dumps({"tests": sorted(items), "called": sorted(called)}), file=answers, flush=True)
         for line in requests:
             print(json.dumps(_answer(items, json.loads(line))), file=answers, flush=True)
     return True
 
 
-def _answer(items: dict[str, pytest.Item], request: dict[str, Any]) -> list[str]:
+def _answer(items: dict[str, pytest.Item], request: dict[str, Any]) -> list[Any]:
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -68,12 +77,13 @@ def _answer(items: dict[str, pytest.Item], request: dict[str, Any]) -> list[str]
     with contextlib.suppress(BlockingIOError):
         said += os.read(read, 1 << 16)
     os.close(read)
-    begun = said.decode().split("\n")
-    current = begun[-2] if len(begun) > 1 else ""
+    begun = [line.split("\t") for line in said.decode().split("\n")[:-1]]
+    current = begun[-1][0] if begun else ""
+    times = {test: float(after) - float(at) for (test, at), (_, after) in pairwise(begun)}
     code = os.waitstatus_to_exitcode(status) if done else -signal.SIGPROF
     if code in (0, 3):
-        return ["survived" if code == 0 else "fresh", ""]
-    return ["slow" if code == -signal.SIGPROF else "killed", current]
+        return ["survived" if code == 0 else "fresh", "", times]
+    return ["slow" if code == -signal.SIGPROF else "killed", current, times]
 
 
 def _child(items: dict[str, pytest.Item], request: dict[str, Any], write: int) -> None:
@@ -89,9 +99,10 @@ def _child(items: dict[str, pytest.Item], request: dict[str, Any], write: int) -
         session = chosen[0].session
         session.testsfailed = 0
         for item, following in zip(chosen, [*chosen[1:], None], strict=True):
-            if sum(os.times()[:4]) - begin > request["seconds"]:
+            now = sum(os.times()[:4])
+            if now - begin > request["seconds"]:
                 break
-            os.write(write, f"{item.nodeid}\n".encode())
+            os.write(write, f"{item.nodeid}\t{now}\n".encode())
             signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed or session.shouldstop:
