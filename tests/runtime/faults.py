@@ -6,7 +6,7 @@
 A job is a script in a process of its own. The fault hits one of its processes, or the system fails it:
 no memory, no space on the disk, no further process, a clock that jumps. Then the job has to end within
 SECONDS with one sentence that says what was lost, or with the right result, and nothing of it may be left: no
-process, no file.
+process, no file. At the end come the cases of each kind, as a table.
 """
 
 from __future__ import annotations
@@ -130,24 +130,82 @@ def main():
         mt.compile(double, target="cpu")(x)
         assert (x == 2).all()
 """,
+    "race": """
+import multiprocessing, pathlib
+from megatile.core.cached import read_cached, write_cached
+from megatile.timing.database import Database, Measurement
+from tests.tuning.factories import adding
+
+folder = pathlib.Path(os.environ["MARKED_FOLDER"])
+times = folder / "times.sqlite"
+
+def work(number):
+    for turn in range(3 if REPEAT > 1 else 1):
+        write_cached(folder / "cached" / "entry", bytes([number]) * (1000 + turn))
+        with Database(times) as database:
+            shape = {"m": 1 + turn, "n": 1 + number, "k": 64}
+            database.add([Measurement("dgx-h100", "gemm", "bf16", "", shape, 1.0 + turn, "race")])
+        choices = {"parts": [8 << number, 16 << turn], "passes": [1, 2]}
+        mt.tune(adding, choices, store=folder / "store", workers=1, objective=lambda r: r.time_ps,
+                machine="dgx-h100", progress=False)
+        working()
+
+def run(number):
+    try:
+        work(number)
+    except (MegatileError, MemoryError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(3)
+
+def main():
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=run, args=(number,), daemon=True) for number in range(4)]
+    try:
+        for rank in ranks:
+            rank.start()
+    except OSError as error:
+        raise MegatileError(f"a process could not be started: {error}")
+    while sum(rank.is_alive() for rank in ranks) > stopped(ranks):
+        time.sleep(0.01)
+    for rank in ranks:
+        rank.kill()
+    with Database(times) as database:
+        rows = [m.shape["n"] for m in database.rows()]
+    for number, rank in enumerate(ranks):
+        if rank.exitcode == 0:
+            assert rows.count(1 + number) == (3 if REPEAT > 1 else 1)
+        elif rank.exitcode == 3:
+            raise MegatileError(f"process {number} ended with an error")
+    found = read_cached(folder / "cached" / "entry")
+    assert found is None or len(set(found)) == 1 and len(found) >= 1000
+    work(4)
+
+def stopped(ranks):
+    states = [pathlib.Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2] for rank in ranks
+              if rank.is_alive()]
+    return sum(state.split()[0] in "tT" for state in states)
+""",
 }
 """By name: what defines ``main``, which calls ``working`` when its work has begun."""
 FORKS = {"plan": (2, 1, 0), "attention": (2, 1, 0), "program": (1, 0), "tune": (1, 0), "search": (1, 0),
-         "serve": (0,), "compile": (1, 0)}  # fmt: skip
+         "serve": (0,), "compile": (1, 0), "race": (1, 0)}  # fmt: skip
 """How far below the job's own process others are that a fault may hit."""
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segv": signal.SIGSEGV, "term": signal.SIGTERM}
 MOMENTS = {"start": 0.0, "begin": 0.05, "middle": 0.8}
 FORK_FAILS = """
-import os
-_fork, _left = os.fork, [int(os.environ["FORKS_LEFT"])]
+import os, _posixsubprocess
+_left = [int(os.environ["FORKS_LEFT"])]
 
-def fork():
-    if not _left[0]:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-    _left[0] -= 1
-    return _fork()
+def failing(function):
+    def fork(*arguments):
+        if not _left[0]:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        _left[0] -= 1
+        return function(*arguments)
+    return fork
 
-os.fork = fork
+os.fork = failing(os.fork)
+_posixsubprocess.fork_exec = failing(_posixsubprocess.fork_exec)
 """
 CLOCK_JUMPS = """
 import os, time
@@ -313,15 +371,21 @@ def main() -> int:
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--faults", default=",".join([*SIGNALS, "disk", "memory", "fork", "clock"]))
     given = parser.parse_args()
-    wrong = count = 0
-    for job, fault in cases(given.jobs.split(",")):
-        if fault.name not in given.faults.split(","):
-            continue
-        problem = attempt(job, fault)
-        count, wrong = count + 1, wrong + (problem is not None)
-        print(f"{job}, {fault}: {problem or 'fine'}", flush=True)
-    print(f"{count} cases, {wrong} wrong")
-    return 1 if wrong else 0
+    jobs, kinds = given.jobs.split(","), given.faults.split(",")
+    found: dict[tuple[str, str], list[bool]] = {(job, kind): [] for job in jobs for kind in kinds}
+    for job, fault in cases(jobs):
+        if fault.name in kinds:
+            problem = attempt(job, fault)
+            found[job, fault.name].append(problem is None)
+            print(f"{job}, {fault}: {problem or 'fine'}", flush=True)
+    print("\n| fine of tried |", " | ".join(kinds), "|")
+    print("|---" * (len(kinds) + 1) + "|")
+    for job in jobs:
+        row = [found[job, kind] for kind in kinds]
+        print(f"| {job} |", " | ".join(f"{sum(fine)} of {len(fine)}" if fine else "" for fine in row), "|")
+    every = [fine for some in found.values() for fine in some]
+    print(f"{len(every)} cases, {every.count(False)} wrong")
+    return 0 if all(every) else 1
 
 
 if __name__ == "__main__":
