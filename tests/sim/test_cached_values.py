@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.sim.toys import toy
 
-from megatile.core.expr import eq, maximum, minimum, ne, unit
+from megatile.core.expr import eq, maximum, minimum, ne, select, table, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import plain, simulate
@@ -85,6 +85,8 @@ WORDS: dict[str, tuple[Any, Any]] = {
     "!=": (lambda a, b: ne(a, b) * 3, lambda a, b: 3 * (a != b)),
     "min": (minimum, min),
     "max": (maximum, max),
+    "select": (lambda a, b: select(a < b, a + 4, b), lambda a, b: a + 4 if a < b else b),
+    "table": (lambda a, b: table((5, 1, 4), a + b), lambda a, b: (5, 1, 4)[min(max(a + b, 0), 2)]),
 }
 
 
@@ -94,9 +96,9 @@ def test_every_operator_counts_as_in_python(name: str) -> None:
     written, meant = WORDS.get(name) or (OPERATIONS[name], OPERATIONS[name])
     b = PlanBuilder("counted", scale="core", units=1)
     x = b.tile("x", (1,), "f32", memory="local")
-    with b.loop(-3, 4) as i, b.loop(1, 4) as j, b.loop(0, maximum(0, written(i.index, j.index))):
+    with b.loop(-3, 6) as i, b.loop(1, 5) as j, b.loop(0, maximum(0, written(i.index, j.index))):
         b.compute("add", x, [x, x])
-    wanted = sum(max(0, meant(i, j)) for i in range(-3, 4) for j in range(1, 4))
+    wanted = sum(max(0, meant(i, j)) for i in range(-3, 6) for j in range(1, 5))
     trace = simulate(b.finish(), machine=toy(1)).trace
     assert len(trace) == wanted
 

@@ -15,6 +15,7 @@ from megatile.sim import SessionError
 from megatile.sim.launches import Launch
 from megatile.sim.machine_run import MachineRun, time_alone
 from megatile.sim.session import Session
+from megatile.sim.simulation import Simulation
 
 
 def test_a_launch_begins_when_those_before_it_have_ended() -> None:
@@ -94,3 +95,16 @@ def test_a_wait_is_not_a_deadlock_while_another_worker_may_submit() -> None:
     assert first.state == "running"
     second = b.submit(halves[1])
     assert len(s.wait(first, second)) == 2
+
+
+def test_an_interrupted_run_counts_its_instructions_once() -> None:
+    """The engine stops in the middle of a slice where the time is over and it asks something."""
+
+    def counted(deadline: float | None) -> int:
+        machine, before = MachineRun(toy(4), engine="plain"), Simulation._steps
+        launch = machine.start(Launch(shared(0, 20), toy(4)))
+        while launch.state != "done":
+            machine.step(deadline=deadline)
+        return Simulation._steps - before
+
+    assert counted(0.0) == counted(None) > 20

@@ -5,6 +5,8 @@ import pytest
 from tests.targets.cpu.passes_cases import check, random, softmax
 
 import megatile.language as T
+from megatile.ir.passes.resolve_views import without_views
+from megatile.targets.cpu.passes import without_copies
 
 
 @pytest.mark.parametrize("size", [(8, 64, 4), (8, 37, 2), (10, 33, 4), (1, 5, 1)])
@@ -157,3 +159,29 @@ def test_operands_over_the_edge_are_not_read_where_they_lie(depth: int, columns:
 
     a, b = random(64, depth), random(depth, columns)
     check(kernel, a, b, np.zeros((64, columns), np.float32), rtol=1e-4)
+
+
+def part_of_a_tensor(K: int, N: int, first: int = 0):
+    @T.program
+    def kernel(A: T.Tensor((32, 16), "f32"), B: T.Tensor((K, N), "f32"), C: T.Tensor((32, 32), "f32")):
+        with T.Kernel(block=1):
+            a, c = T.alloc((32, 16), "f32"), T.alloc((32, 32), "f32")
+            b = T.alloc((16, 32), "f32")
+            T.clear(c)
+            T.copy(a, A)
+            for k in T.serial(T.ceildiv(K, 16)):
+                T.copy(b, B[k * 16 + first, 0])
+                T.gemm(a, b, c)
+            T.copy(C[0, 0], c)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("size", "stands_for_it"),
+    [((64, 32), True), ((64, 48), False), ((64, 24), False), ((60, 32), False), ((64, 32, 8), False)],
+)
+def test_parts_of_tensors_stand_for_tiles_where_rows_follow_each_other_and_exist(size, stands_for_it) -> None:
+    """Wider and narrower tensors, rows over the edge, steps that are not those of the tile."""
+    program = without_views(part_of_a_tensor(*size).build("cpu"))
+    assert (without_copies(program) != program) == stands_for_it
