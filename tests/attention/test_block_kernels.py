@@ -21,6 +21,7 @@ from hypothesis import (  # noqa: E402
 from megatile.attention import _update_out_and_lse, flash, hamilton_attention  # noqa: E402
 from megatile.attention.backward import attention_backward  # noqa: E402
 from megatile.attention.block_kernels import BackwardInputs, Blocked, CpuFlash, KernelOptions  # noqa: E402
+from megatile.attention.causal import rectangles, squares  # noqa: E402
 from megatile.attention.engine import AttentionEngine  # noqa: E402
 from megatile.attention.flash import choose_kernel  # noqa: E402
 from megatile.attention.merge import Accumulator  # noqa: E402
@@ -107,6 +108,20 @@ def test_alibi_and_another_dim_of_v(band, rows, columns, stride, offset):
 @pytest.mark.parametrize("band", [Band(-300, 40), Band(None, 100), Band(-7, None), Band(-3, 600)])
 def test_many_row_blocks(band):
     compare(CpuFlash(), MaskTile(band), 700, 500)
+
+
+@pytest.mark.parametrize("rows", [192, 211, 256 + 64 + 1])
+def test_a_causal_square_is_divided(rows):
+    tile = MaskTile(Band(None, 0))
+    compare(CpuFlash(), tile, rows, rows)
+    seen = torch.zeros(rows, rows)
+    for at in squares(rows):
+        for x in at.of(torch.arange(rows), 0):
+            seen[x[0] : x[-1] + 1, x[0] : x[-1] + 1] += torch.ones(len(x), len(x)).tril()
+    for below in rectangles(rows):
+        for x, y in zip(*(at.of(torch.arange(rows), 0) for at in (below.rows, below.columns)), strict=True):
+            seen[x[0] : x[-1] + 1, y[0] : y[-1] + 1] += 1
+    assert torch.equal(seen, torch.ones(rows, rows).tril())
 
 
 def test_the_kernel_fits_the_case():

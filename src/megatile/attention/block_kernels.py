@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from megatile.attention.causal import causal_backward, causal_forward, worth_dividing
 from megatile.attention.mask_functions import MaskFunction
 from megatile.attention.packed import CAUSAL, Batch, Segment
 from megatile.attention.schedules.bands import Band, MaskTile, Part, part_of
@@ -149,21 +150,35 @@ class CpuFlash(BlockKernel):
     ) -> tuple[Tensor, Tensor]:
         q, k, v = wide(q), wide(k), wide(v)
         causal, mask = _cpu_mask(visible, q, k)
-        inner = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *inner, 0.0, causal, attn_mask=mask, scale=options.scale
-        )
-        return out.transpose(1, 2), lse
+
+        def kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+            inner = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                *inner, 0.0, causal, attn_mask=mask, scale=options.scale
+            )
+            return out.transpose(1, 2), lse
+
+        if causal and worth_dividing(q, k):
+            return causal_forward(kernel, q, k, v)
+        return kernel(q, k, v, causal)
 
     def backward(self, block: BackwardInputs, visible: Visible, options: KernelOptions) -> Gradients:
-        tensors = [wide(x) for x in block[:5]]
-        causal, mask = _cpu_mask(visible, tensors[1], tensors[2])
-        inner = (x.transpose(1, 2) for x in tensors)
-        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *inner, block.lse.contiguous(), 0.0, causal, attn_mask=mask, scale=options.scale
-        )
-        d_q, d_k, d_v = (g.transpose(1, 2) for g in grads)
-        return d_q, d_k, d_v
+        d_out, q, k, v, out = (wide(x) for x in block[:5])
+        causal, mask = _cpu_mask(visible, q, k)
+
+        def kernel(
+            d_out: Tensor, q: Tensor, out: Tensor, k: Tensor, v: Tensor, lse: Tensor, causal: bool
+        ) -> Gradients:
+            inner = (x.transpose(1, 2) for x in (d_out, q, k, v, out))
+            grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                *inner, lse.contiguous(), 0.0, causal, attn_mask=mask, scale=options.scale
+            )
+            d_q, d_k, d_v = (g.transpose(1, 2) for g in grads)
+            return d_q, d_k, d_v
+
+        if causal and worth_dividing(q, k):
+            return causal_backward(kernel, d_out, q, out, k, v, block.lse)
+        return kernel(d_out, q, out, k, v, block.lse, causal)
 
 
 def _cpu_mask(visible: Visible, q: Tensor, k: Tensor) -> tuple[bool, Tensor | None]:
@@ -247,42 +262,3 @@ def _scores(q: Tensor, k: Tensor, visible: Visible, options: KernelOptions) -> t
     if visible.hidden is not None:
         scores = scores.masked_fill(visible.hidden.unflatten(1, groups), float("-inf"))
     return scores, slope
-
-
-def attend_by_torch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: str,
-    causal: bool,
-    window_size: tuple[int, int],
-    scale: float | None,
-) -> Tensor | None:
-    """Return all of attention by torch's own function, on one device; None where that cannot do it.
-
-    It calls the same kernel as :class:`CpuFlash`, and costs little else: short sequences notice that.
-    """
-    if window_size != (-1, -1) or not q.is_cpu or q.size(3) != v.size(3) or not (q.numel() and k.numel()):
-        return None
-    if scale is not None and scale <= 0:  # see flash.choose_kernel
-        return None
-    if layout == "BSND":
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    elif layout == "SBND":
-        q, k, v = q.permute(1, 2, 0, 3), k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)
-    if causal and q.size(2) != k.size(2):
-        return None
-    options = {"scale": scale, "enable_gqa": q.size(1) != k.size(1)}
-    if q.dtype in (torch.float32, torch.float64):
-        out = _torch_attention(q, k, v, None, 0.0, bool(causal), **options)
-    else:  # see CpuFlash
-        with torch.autocast("cpu", enabled=False):
-            wide = (x.float() for x in (q, k, v))
-            out = _torch_attention(*wide, None, 0.0, bool(causal), **options).to(q.dtype)
-    if layout == "BNSD":
-        return out
-    return out.transpose(1, 2) if layout == "BSND" else out.permute(2, 0, 1, 3)
-
-
-# Not from torch.nn.functional, whose function may be ours (see sdpa.py).
-_torch_attention = torch._C._nn.scaled_dot_product_attention

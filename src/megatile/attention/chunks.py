@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,31 @@ class ChunkShape:
         parts = [x[begin:end].reshape(-1) for x in pair for begin, end in runs]
         flat = torch.cat(parts) if parts else pair[0].new_empty(0)
         return self.chunk(flat, sum(end - begin for begin, end in runs))
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Runs of rows of one ``length``, at equal distances from the ``first``."""
+
+    first: int
+    count: int
+    length: int
+    distance: int
+
+    def of(self, x: Tensor, dim: int) -> Tensor:
+        """Return a view in which ``dim`` is divided: [count, length]."""
+        size, stride = [*x.shape], [*x.stride()]
+        first, row = x.storage_offset() + self.first * stride[dim], stride[dim]
+        size[dim : dim + 1], stride[dim : dim + 1] = (self.count, self.length), (self.distance * row, row)
+        return x.as_strided(size, stride, first)
+
+    def batched(self, x: Tensor) -> Tensor:
+        """Return the rows of [B, S, …] as [B·count, length, …]."""
+        return self.of(x, 1).flatten(0, 1)
+
+    def batched_lse(self, lse: Tensor) -> Tensor:
+        """Return those of [B, H, S] as [B·count, H, length]."""
+        return self.of(lse, 2).transpose(1, 2).flatten(0, 1)
 
 
 def joined(parts: list[Tensor], dim: int = 0) -> Tensor:

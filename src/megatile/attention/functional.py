@@ -24,7 +24,8 @@ from megatile.attention.arguments import (
     refuse_unsharded,
     to_inner,
 )
-from megatile.attention.block_kernels import KernelOptions, attend_by_torch
+from megatile.attention.block_kernels import KernelOptions
+from megatile.attention.by_torch import attend_by_torch
 from megatile.attention.choice import choose, machine_text, predicted, uncompiled
 from megatile.attention.compiled import compilable
 from megatile.attention.differentiable import attend_divided, wants_gradient, without_autocast

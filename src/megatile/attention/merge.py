@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from megatile.attention.chunks import rows_of
+from megatile.attention.chunks import Windows, rows_of
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules.division import Run
 from megatile.attention.settings import setting
@@ -24,8 +24,11 @@ def _merge_rows(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor, 
     out.lerp_(block_out.to(out.dtype), share.transpose(-2, -1).unsqueeze(-1))
 
 
-def _merge_rows_f64(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Do the same with ``lse`` in f64, which needs no rest: a third of the operations."""
+def merge_rows_f64(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Do the same with ``lse`` in f64, which needs no rest: a third of the operations.
+
+    There may be further dimensions after the first.
+    """
     share = (block_lse - lse).sigmoid_().nan_to_num_(0.0)  # neither has seen a key
     torch.logaddexp(lse, block_lse, out=lse)
     block = block_out if block_out.dtype == out.dtype else block_out.to(out.dtype)
@@ -85,23 +88,33 @@ class Accumulator:
 
             self._merge = merge_rows
         elif device.type != "mps":  # has no f64
-            self._merge = _merge_rows_f64
+            self._merge = merge_rows_f64
 
-    def add(self, runs: Sequence[Run], block_out: Tensor, block_lse: Tensor) -> None:
-        """Take in a block whose rows are these runs of local rows, one after the other."""
+    def add(
+        self, runs: Sequence[Run], block_out: Tensor, block_lse: Tensor, windows: Windows | None = None
+    ) -> None:
+        """Take in a block whose rows are these runs of local rows, one after the other; the same as
+        ``windows``, where they are some."""
         if self._state is None:
             if list(runs) == [(0, self._shape[1])]:
                 self._state = self._states(block_out.to(self._dtype), block_lse)
                 return
             self._state = self._nothing()
-        if len(runs) > MAX_RUNS_MERGED_IN_PLACE:
+        if windows is not None and windows.count > 1 and self._merge is merge_rows_f64:
+            out, lse = (windows.of(x, dim) for x, dim in zip(self._state, (1, 2), strict=True))
+            apart = (windows.count, windows.length)
+            block = block_out.unflatten(1, apart), block_lse.unflatten(2, apart).transpose(1, 2)
+            self._merge(*block, out, lse.transpose(1, 2))
+        elif len(runs) > MAX_RUNS_MERGED_IN_PLACE:
             self._merge_apart(self._state, runs, block_out, block_lse)
-            return
+        else:
+            self._merge_runs(self._state, runs, block_out, block_lse)
+
+    def _merge_runs(self, state: tuple[Tensor, ...], runs: Sequence[Run], out: Tensor, lse: Tensor) -> None:
         at = 0
         for run in runs:
             part = at, at + run[1] - run[0]
-            here = _rows_of_state(self._state, run)
-            self._merge(rows_of(block_out, part, 1), rows_of(block_lse, part, 2), *here)
+            self._merge(rows_of(out, part, 1), rows_of(lse, part, 2), *_rows_of_state(state, run))
             at = part[1]
 
     def _merge_apart(self, state: tuple[Tensor, ...], runs: Sequence[Run], out: Tensor, lse: Tensor) -> None:
@@ -119,7 +132,7 @@ class Accumulator:
         return self._states(out, out.new_full((batch, heads, rows), float("-inf")))
 
     def _states(self, out: Tensor, lse: Tensor) -> tuple[Tensor, ...]:
-        if self._merge is _merge_rows_f64:
+        if self._merge is merge_rows_f64:
             return out, lse.to(torch.float64, memory_format=torch.contiguous_format)
         lse = lse.to(self._dtype).contiguous()
         return out, lse, torch.zeros_like(lse)
