@@ -8,6 +8,8 @@ pytest.importorskip("torch", reason="torch is not installed: the attention funct
 
 import torch
 
+from megatile.attention.block_kernels import CpuFlash
+from megatile.attention.merge import Accumulator
 from megatile.attention.packed import batches
 from megatile.attention.schedules.division import OWN, KernelCall
 
@@ -46,3 +48,28 @@ def test_documents_at_equal_distances_are_not_copied(rows, view):
 def test_rows_that_follow_one_another_are_one_run():
     assert batch_of((0, 3), (3, 5)).run(True) == (0, 5)
     assert batch_of((0, 3), (4, 5)).run(True) is None
+
+
+def test_large_documents_share_a_call_only_without_copies():
+    def alone(*rows):
+        calls = [KernelCall((run,), ((OWN, *run),)) for run in rows]
+        return batches(calls, [0], lambda segment: CpuFlash().kind(segment, 2**14))[0]
+
+    assert not alone((0, 3), (3, 6))
+    assert len(alone((0, 3))) == 1
+    assert len(alone((0, 3), (3, 6), (7, 10))) == 3
+    assert len(alone((0, 3), (3, 5))) == 2
+
+
+def test_results_of_documents_at_equal_distances_are_merged_in_place():
+    batch = batch_of(*((2 * i, 2 * i + 1) for i in range(9)))
+    found = []
+    for windows in (None, batch.windows[True]):
+        torch.manual_seed(0)
+        result = Accumulator(1, 18, 2, 3, torch.device("cpu"))
+        for _ in range(2):
+            block, lse = torch.randn(1, 9, 2, 3), torch.randn(1, 2, 9)
+            result.add(batch.runs, block, lse, windows)
+        found.append(result.result(torch.float32))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)

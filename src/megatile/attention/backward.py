@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from megatile.attention.block_kernels import BackwardInputs, accumulation_dtype
-from megatile.attention.chunks import Chunks, ChunkShape, Pair, batch_rows, joined, rows_of, runs_within
+from megatile.attention.chunks import (
+    Chunks,
+    ChunkShape,
+    Pair,
+    Windows,
+    batch_rows,
+    joined,
+    rows_of,
+    runs_within,
+)
 from megatile.attention.engine import AttentionEngine, PreparedCall, arrived
 from megatile.attention.packed import Batch
 from megatile.attention.schedules.division import OWN, Exchange, Run
@@ -80,11 +89,14 @@ def _reverse(engine: AttentionEngine, number: int) -> Exchange:
     return Exchange(found.receives, found.sends)
 
 
+Place: TypeAlias = "Run | Windows | Tensor"  # an index
+
+
 class Term(NamedTuple):
     """Gradients of some keys and values: those of a slot (or OWN), and which of its rows."""
 
     slot: int
-    rows: Run | Tensor
+    rows: Place
     k: Tensor
     v: Tensor
 
@@ -106,12 +118,10 @@ class RowSum:
     ):
         self._shape, self._like, self._dim, self._buffer, self._started = shape, like, dim, buffer, started
 
-    def add(self, rows: Run | Tensor, x: Tensor) -> None:
-        """Add a term to a run of rows, or to those that an index names. The sum may keep ``x`` itself."""
-        if isinstance(rows, Tensor):
-            self.value().index_add_(self._dim, rows, x.to(self._like.dtype))
-        elif self._started:
-            rows_of(self.value(), rows, self._dim).add_(x)
+    def add(self, rows: Place, x: Tensor) -> None:
+        """Add a term to these rows. The sum may keep ``x`` itself."""
+        if self._started or isinstance(rows, (Tensor, Windows)):
+            _add_rows(self.value(), rows, x, self._dim)
         else:
             self._begin(rows, x)
 
@@ -138,6 +148,15 @@ class RowSum:
             self._started = True
             buffer.zero_()
         return buffer
+
+
+def _add_rows(target: Tensor, rows: Place, x: Tensor, dim: int) -> None:
+    if isinstance(rows, Tensor):
+        target.index_add_(dim, rows, x.to(target.dtype))
+    elif isinstance(rows, Windows):
+        rows.of(target, dim).add_(x.unflatten(dim, (rows.count, rows.length)))
+    else:
+        rows_of(target, rows, dim).add_(x)
 
 
 class Gradients:
@@ -211,20 +230,14 @@ class Gradients:
             d_lse = None if self._d_lse is None else self._d_lse[0]
             block = BackwardInputs(self._d_out[0], self._q[0], k, v, self._out[0], self._lse[0], d_lse)
             d_q, *grads = self._engine.kernel.backward_many(block, batch, self._engine.options)
-            rows, columns = (
-                batch.run(side) or torch.from_numpy(x).to(k.device)
-                for side, x in ((True, batch.rows), (False, batch.columns))
-            )
+            rows, columns = (batch.place(side, k.device) for side in (True, False))
             self._d_q.add(rows, d_q[None])
             d_k, d_v = (x[:, None] for x in grads)
             if whole is None:
                 yield Term(0 if step else OWN, columns, d_k, d_v)
             else:
                 for target, grad in zip(whole, (d_k, d_v), strict=True):
-                    if isinstance(columns, Tensor):
-                        target.index_add_(0, columns, grad.to(dtype))
-                    else:
-                        rows_of(target, columns).add_(grad)
+                    _add_rows(target, columns, grad, 0)
         if whole is not None:
             ends = accumulate((division.chunk_length(h) for h in order), initial=0)
             for slot, (begin, end) in enumerate(pairwise(ends)):

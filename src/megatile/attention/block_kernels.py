@@ -16,13 +16,13 @@ from torch import Tensor
 
 from megatile.attention.causal import causal_backward, causal_forward, worth_dividing
 from megatile.attention.mask_functions import MaskFunction
-from megatile.attention.packed import CAUSAL, Batch, Segment
+from megatile.attention.packed import CAUSAL, Batch, LargeDocument, Segment
 from megatile.attention.schedules.bands import Band, MaskTile, Part, part_of
 from megatile.runtime.torch_rules import wide
 
 ROW_BLOCK = 256  # rows handled at once where a mask or scores are written to memory
 MAX_SHARED_CALL_ELEMENTS = 2**15
-"""Elements of a document that shares a call with others: copying larger ones costs more than a call."""
+"""Elements of a document that is copied to share a call: copying a larger one costs more than a call."""
 SUPPORTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -87,7 +87,7 @@ class BlockKernel(ABC):
 
     def kind(self, segment: Segment, width: int) -> Hashable:
         if (segment.rows + segment.columns) * width > MAX_SHARED_CALL_ELEMENTS:
-            return None
+            return LargeDocument.of(segment)
         return segment.rows.bit_length(), segment.columns.bit_length(), segment.band == CAUSAL
 
     def forward_many(

@@ -155,7 +155,7 @@ class AttentionEngine:
             k, v = self.all_keys(step, own, held)
             for batch in together:
                 out, lse = self.kernel.forward_many(q[0], k[:, 0], v[:, 0], batch, self.options)
-                result.add(batch.runs, out[None], lse[None])
+                result.add(batch.runs, out[None], lse[None], batch.windows[True])
 
     def _forward_call(self, prepared: PreparedCall, q: Tensor, pair: Pair) -> list[Block]:
         runs, kernel, options = prepared.call.q, self.kernel, self.options

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megatile.attention.chunks import Windows
 from megatile.attention.schedules.bands import FULL, Band, MaskTile, part_of
 from megatile.attention.schedules.division import OWN, KernelCall, Run
 
@@ -29,6 +30,19 @@ class Segment(NamedTuple):
     rows: int
     columns: int
     band: Band
+
+
+class LargeDocument(NamedTuple):
+    """The kind of a document that shares a call with others only where none of them is copied."""
+
+    rows: int
+    columns: int
+    causal: bool
+
+    @classmethod
+    def of(cls, segment: Segment) -> LargeDocument | None:
+        causal = segment.band == CAUSAL and segment.rows == segment.columns
+        return cls(*segment[:2], causal) if causal or segment.band.full else None
 
 
 @dataclass(frozen=True)
@@ -50,12 +64,10 @@ class Batch:
     def fill(self, x: Tensor, rows: bool, value: float | None = None) -> Tensor:
         """Return the same as [documents, longest, …]; places that are filled in hold ``value``, or
         anything. A view where documents of one length stand at equal distances."""
+        windows = self.windows[rows]
+        if windows is not None:
+            return windows.of(x, 0)
         places = self.padding.rows if rows else self.padding.columns
-        first, distance = self._distances[rows]
-        if distance:
-            count, length = places.shape
-            x = x.narrow(0, first, (count - 1) * distance + length)
-            return x.unfold(0, length, distance).movedim(-1, 1)
         wanted = (self.rows if rows else self.columns)[np.maximum(places, 0).ravel()]
         filled = x.index_select(0, torch.from_numpy(wanted).to(x.device))
         if value is not None:
@@ -71,10 +83,17 @@ class Batch:
         found = {rows: _runs(self.rows if rows else self.columns) for rows in (True, False)}
         return {rows: runs[0] if len(runs) == 1 else None for rows, runs in found.items()}
 
+    def place(self, rows: bool, device: torch.device) -> Run | Windows | Tensor:
+        """Return where the rows (or columns) are: one run, documents at equal distances or an index."""
+        return (
+            self.run(rows)
+            or self.windows[rows]
+            or torch.from_numpy(self.rows if rows else self.columns).to(device)
+        )
+
     @cached_property
-    def _distances(self) -> dict[bool, tuple[int, int]]:
-        """By rows or columns: the first, and how far documents of one length are apart; 0 for irregular
-        ones."""
+    def windows(self) -> dict[bool, Windows | None]:
+        """By rows or columns: documents of one length at equal distances, or None."""
         found = {}
         for rows, at in ((True, self.rows), (False, self.columns)):
             places = self.padding.rows if rows else self.padding.columns
@@ -82,7 +101,7 @@ class Batch:
             distance = length if count == 1 else int(at[length] - at[0]) if length < len(at) else 0
             regular = at[0] + np.arange(count)[:, None] * distance + np.arange(length)[None, :]
             same = distance > 0 and len(at) == regular.size and bool((at == regular.ravel()).all())
-            found[rows] = (int(at[0]), distance if same else 0)
+            found[rows] = Windows(int(at[0]), count, length, distance) if same else None
         return found
 
     @cached_property
@@ -99,7 +118,7 @@ def batches(
     ``key_of`` names the kind of a segment, None for one that is better done alone.
     """
     alone: list[KernelCall] = []
-    kinds: dict[Hashable, list[list[tuple[int, int, Segment, Array, Array]]]] = defaultdict(list)
+    kinds: dict[Hashable, list[list[tuple[int, int, Segment, Array, Array, KernelCall]]]] = defaultdict(list)
     for call in sorted(calls, key=lambda call: call.q):
         part = part_of(call.tile, (0, call.rows), (0, call.columns))
         if part is None:
@@ -115,15 +134,19 @@ def batches(
         rows = _expanded(call.q)[top:bottom]
         keys = [(begin + offset, end + offset) for slot, begin, end in call.kv
                 for offset in [0 if slot == OWN else offsets[slot]]]  # fmt: skip
-        item = (int(rows[0]), int(rows[-1]) + 1, segment, rows, _expanded(keys)[left:right])
+        item = (int(rows[0]), int(rows[-1]) + 1, segment, rows, _expanded(keys)[left:right], call)
         layers = kinds[kind]
         free = next((layer for layer in layers if layer[-1][1] <= item[0]), None)
         layers.append([item]) if free is None else free.append(item)
     found = []
-    for layers in kinds.values():
+    for kind, layers in kinds.items():
         for layer in layers:
             rows, columns = (np.concatenate([item[i] for item in layer]) for i in (3, 4))
-            found.append(Batch(tuple(item[2] for item in layer), _runs(rows), rows, columns))
+            batch = Batch(tuple(item[2] for item in layer), _runs(rows), rows, columns)
+            if isinstance(kind, LargeDocument) and (len(layer) == 1 or None in batch.windows.values()):
+                alone += [item[5] for item in layer]
+            else:
+                found.append(batch)
     return alone, found
 
 
