@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from megatile.core.expr import (
     Binary,
@@ -348,10 +349,11 @@ def needless_copies(study: Study) -> Iterator[Finding]:
     """A tile is copied to another, and both stay the same."""
     if study.lowered is None:
         return
-    found = _plain_copies(study.lowered.source)
+    far = study.hda.memory("l2").name
+    found = _plain_copies(study.lowered.source, far)
     if found:
         yield from study.finding(
-            "needless copies", study.program_ps(_without_copies),
+            "needless copies", study.program_ps(partial(_without_copies, far=far)),
             "program timed again with the tile itself in place of its copies",
             bottleneck=f"needless copies: '{found[0].to.source}' is '{found[0].source.source}', copied",
             reason=f"{len(found)} cop{'y' if len(found) == 1 else 'ies'} between tiles that stay alike",
@@ -359,9 +361,12 @@ def needless_copies(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _plain_copies(program: Program) -> list[n.Copy]:
-    """Copies of whole tiles of one type to tiles that nothing else writes, of tiles not written after."""
+def _plain_copies(program: Program, far: str) -> list[n.Copy]:
+    """Copies of whole tiles of one type to tiles that nothing else writes, of tiles not written after; and
+    of tensors that are only read to tiles in the same memory."""
     table, tensors = bindings(program), {p.name for p in program.params}
+    beside = {m.name for m in n.each(n.Alloc, program.body) if m.level == far}
+    constant = tensors - {table[name].base for name in n.written(program.body)}
     order = list(n.walk(program.body))
     writes = [
         (at, table[r.source].base) for at, m in enumerate(order) for a, r in n.regions(m) if a != "read"
@@ -373,8 +378,12 @@ def _plain_copies(program: Program) -> list[n.Copy]:
             continue
         to, source = table[copy.to.source], table[copy.source.source]
         same = (to.shape, to.dtype, to.scale) == (source.shape, source.dtype, source.scale)
-        whole = all(r == n.whole(b.base, b.shape) for r, b in ((copy.to, to), (copy.source, source)))
-        if not (same and whole) or {to.base, source.base} & tensors or to.base in sources:
+        staged = source.base in constant and to.base in beside and to.dtype == source.dtype
+        places = [[(d.start, d.extent) for d in r.dims] for r in (copy.to, copy.source)]
+        whole = copy.to == n.whole(to.base, to.shape) and places[0] == places[1]
+        if not whole or not (staged or (same and source.base not in tensors)):
+            continue
+        if to.base in tensors or to.base in sources:
             continue
         once = sum(name == to.base for _, name in writes) == 1
         mine = [i for i, name in writes if name == source.base]
@@ -385,8 +394,8 @@ def _plain_copies(program: Program) -> list[n.Copy]:
     return found
 
 
-def _without_copies(program: Program) -> Program:
-    copies = _plain_copies(program)
+def _without_copies(program: Program, far: str) -> Program:
+    copies = _plain_copies(program, far)
     names = {copy.to.source: copy.source.source for copy in copies}
     unused = [m for m in n.each(n.Alloc, program.body) if m.name in names]
     left = changes.without(program, [*copies, *unused])
