@@ -52,7 +52,7 @@ def independent_parts(program: Program) -> n.Loop | None:
             continue
         stores = [m for m in n.walk(loops[0].body) if _writes(m, table) & tensors]
         own = all(any(loops[0].var in symbols(e) for e in n.expressions(m)) for m in stores)
-        if stores and own and not _carries(loops[0], table, tensors):
+        if stores and own and not carried(loops[0], table, tensors):
             return loops[0]
     return None
 
@@ -146,8 +146,9 @@ def _writes(node: n.Node, table: Mapping[str, Binding]) -> set[str]:
     return {table[r.source].base for kind, r in n.regions(node) if kind != "read"}
 
 
-def _carries(loop: n.Loop, table: Mapping[str, Binding], tensors: set[str]) -> bool:
-    """Whether an iteration reads a tile that the one before has left."""
+def carried(loop: n.Loop, table: Mapping[str, Binding], tensors: set[str]) -> set[str]:
+    """Return the tiles that an iteration reads as the one before has left them."""
+    found: set[str] = set()
     written = {table[name].base for name in n.written(loop.body)} - tensors
     begun: set[str] = set()
     for node in n.walk(loop.body):
@@ -157,10 +158,9 @@ def _carries(loop: n.Loop, table: Mapping[str, Binding], tensors: set[str]) -> b
             for kind, r in n.regions(node)
             if kind == "read" or (not anew and kind == "update")
         }
-        if reads & (written - begun):
-            return True
+        found |= reads & (written - begun)
         begun |= _writes(node, table)
-    return False
+    return found
 
 
 def scan(program: Program) -> n.Loop | None:
@@ -168,7 +168,7 @@ def scan(program: Program) -> n.Loop | None:
     table, tensors = bindings(program), {p.name for p in program.params}
     for region in n.each(n.ScaleRegion, program.body):
         for loop in region.body if region.scale == program.launch.dispatch else ():
-            if isinstance(loop, n.Loop) and _carries(loop, table, tensors):
+            if isinstance(loop, n.Loop) and carried(loop, table, tensors):
                 stores = [r for m in n.walk(loop.body) for kind, r in n.regions(m) if kind == "write"
                           and table[r.source].base in tensors]  # fmt: skip
                 if any(loop.var in symbols(e) for r in stores for e in r.expressions()):

@@ -21,6 +21,7 @@ from megatile.ir.passes.driver import rewrite_expressions
 from megatile.ir.program import Program, bindings
 from megatile.lowering.lowered import Lowered
 from megatile.verdict.arguments import STEP, Trial, arguments_of, same_work
+from megatile.verdict.grid import carried
 from megatile.verdict.study import OutOfBudget, Study
 
 FACTORS = (Fraction(2), Fraction(4), Fraction(8), Fraction(3, 2), Fraction(1, 2), Fraction(1, 4))
@@ -54,7 +55,8 @@ def resized(program: Program, here: Expr, loop: n.Loop | None, factor: Fraction)
     fewer; None where some size does not go along."""
     sizes = _Sizes(program, here, loop is not None)
     wide = sizes.scaled()
-    if wide is None:
+    kept = set() if loop is None else carried(loop, sizes.table, {p.name for p in program.params})
+    if wide is None or kept & {name for name, _ in wide}:
         return None
     count = (
         program.launch.extents(program.launch.dispatch)[here.axis] if isinstance(here, Coord)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.expr import symbols, trips
+from megatile.core.expr import Symbol, eq, symbols, trips
 from megatile.plan import model as pm
-from megatile.plan.statements import rewritten
-from megatile.verdict.model import Finding
+from megatile.plan.statements import rewritten, write_of
+from megatile.verdict.model import MIN_GAIN, Finding
 from megatile.verdict.study import OutOfBudget, Study, rule
 
 FACTORS = (4, 16, 64)
@@ -43,6 +43,61 @@ def larger_steps(study: Study) -> Iterator[Finding]:
         step=f"{best} times as many elements in each load, store and message, and as many times fewer steps",
         source=str(loops[0].source or "") if loops else "",
     )  # fmt: skip
+
+
+@rule("small copies")
+def copies_of_several_steps(study: Study) -> Iterator[Finding]:
+    """A serial loop copies a little in every step, though only the computation needs the one before it."""
+    times, line = dict[int, int](), ""
+    for factor in FACTORS if study.lowered is not None else ():
+        plan, line = _seldom(study.plan, factor)
+        ps = study.plan_ps(plan) if plan is not study.plan else None
+        if ps is None or ps > (1 - MIN_GAIN) * min(times.values(), default=study.base_ps):
+            break
+        times[factor] = ps
+    best = min(times, key=lambda f: times[f], default=0)
+    yield from study.finding(
+        "small copies", times.get(best), f"Plan timed again with copies for {best} steps at a time",
+        bound=True,
+        bottleneck="small copies: every step of a serial loop waits for its own",
+        reason=f"{study.share('dma'):.0%} of the critical path is copies; what they move does not depend on "
+        "the steps before",
+        step=f"load what {best} steps need in one T.copy, take it from the tile step by step, and store "
+        "their results together", source=line,
+    )  # fmt: skip
+
+
+def _seldom(plan: pm.Plan, factor: int) -> tuple[pm.Plan, str]:
+    """Return the Plan whose serial loops without products copy between tensors and tiles once in so many
+    steps, and then as many times the bytes; and the line of such a copy."""
+    tensors, lines = {t.name for t in plan.tiles if t.role != "local"}, list[str]()
+    written = {w.tile for body in plan.bodies for s in body if (w := write_of(s)) is not None}
+
+    def change(s: Any) -> Any:
+        rounds = trips(s) if isinstance(s, pm.Loop) else None
+        inside = s.body if rounds is not None and len(rounds) >= factor else ()
+        if any(isinstance(m, pm.Loop) or getattr(m, "engine", "") == "tensor" for m in inside):
+            return s
+        body = [_once_in(m, s, factor) if _moves_on(m, s.index) else m for m in inside]
+        return replace(s, body=tuple(body)) if inside else s
+
+    def _moves_on(m: Any, index: str) -> bool:
+        if not isinstance(m, pm.Compute) or m.engine != "dma" or len(m.reads) != 1:
+            return False
+        there = [r for r in (m.reads[0], m.write) if r.tile in tensors]
+        loads = m.write.tile not in tensors
+        own = m.reads[0].at is None and m.write.at is None
+        free = len(there) == 1 and own and not (loads and there[0].tile in written)
+        moving = free and any(index in symbols(e) for e in there[0].start)
+        lines.extend([str(m.source or "")] if moving else [])
+        return moving
+
+    def _once_in(m: pm.Compute, loop: pm.Loop, factor: int) -> pm.If:
+        large = replace(m, work=replace(m.work, bytes=m.work.bytes * factor))
+        return pm.If(eq((Symbol(loop.index) - loop.start) % (loop.step * factor), 0), (large,))
+
+    streams = tuple(replace(x, body=rewritten(x.body, change)) for x in plan.streams)
+    return (replace(plan, streams=streams) if lines else plan), next(iter(lines), "")
 
 
 def _simple(loop: pm.Loop) -> bool:
