@@ -68,7 +68,7 @@ def copies_of_several_steps(study: Study) -> Iterator[Finding]:
 
 
 def _seldom(plan: pm.Plan, factor: int) -> tuple[pm.Plan, str]:
-    """Return the Plan whose serial loops without products copy between tensors and tiles once in so many
+    """Return the Plan whose serial loops without products and messages copy between tensors and tiles once in so many
     steps, and then as many times the bytes; and the line of such a copy."""
     tensors, lines = {t.name for t in plan.tiles if t.role != "local"}, list[str]()
     written = {w.tile for body in plan.bodies for s in body if (w := write_of(s)) is not None}
@@ -76,7 +76,9 @@ def _seldom(plan: pm.Plan, factor: int) -> tuple[pm.Plan, str]:
     def change(s: Any) -> Any:
         rounds = trips(s) if isinstance(s, pm.Loop) else None
         inside = s.body if rounds is not None and len(rounds) >= factor else ()
-        if any(isinstance(m, pm.Loop) or getattr(m, "engine", "") == "tensor" for m in inside):
+        if any(isinstance(m, (pm.Loop, pm.Send)) or getattr(m, "engine", "") == "tensor" for m in inside):
+            return s
+        if any(r.at is not None for m in inside if isinstance(m, pm.Compute) for r in (*m.reads, m.write)):
             return s
         body = [_once_in(m, s, factor) if _moves_on(m, s.index) else m for m in inside]
         return replace(s, body=tuple(body)) if inside else s
@@ -86,8 +88,7 @@ def _seldom(plan: pm.Plan, factor: int) -> tuple[pm.Plan, str]:
             return False
         there = [r for r in (m.reads[0], m.write) if r.tile in tensors]
         loads = m.write.tile not in tensors
-        own = m.reads[0].at is None and m.write.at is None
-        free = len(there) == 1 and own and not (loads and there[0].tile in written)
+        free = len(there) == 1 and not (loads and there[0].tile in written)
         moving = free and any(index in symbols(e) for e in there[0].start)
         lines.extend([str(m.source or "")] if moving else [])
         return moving
