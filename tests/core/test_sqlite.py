@@ -36,3 +36,9 @@ def _open_files() -> int:
 def test_a_new_file_has_the_table(tmp_path: Path) -> None:
     open_table(tmp_path / "t", SCHEMA).close()
     assert open_table(tmp_path / "t", SCHEMA, create=False).execute("SELECT * FROM t").fetchall() == []
+
+
+def test_a_file_that_cannot_be_made_is_not_left_behind(tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.Error):
+        open_table(tmp_path / ("a" * 252), SCHEMA)  # its journal would have too long a name
+    assert not os.listdir(tmp_path)

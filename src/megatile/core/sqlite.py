@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from megatile.core.files import open_at_once
+from megatile.core.files import exists, open_at_once
 
 
 def open_table(path: str | Path, statement: str, create: bool = True, **options: Any) -> sqlite3.Connection:
@@ -16,6 +16,7 @@ def open_table(path: str | Path, statement: str, create: bool = True, **options:
 
     A view, a computed column or a trigger of the same name would run forever when it is read.
     """
+    new = create and str(path) != ":memory:" and not exists(path)
     if str(path) != ":memory:":
         _check_regular(path)
     link = sqlite3.connect(str(path), timeout=30, **options)
@@ -28,6 +29,8 @@ def open_table(path: str | Path, statement: str, create: bool = True, **options:
             raise sqlite3.DatabaseError(f"the file holds no table '{name}' of megatile")
     except BaseException:
         link.close()  # now, not when the collector comes by
+        if new and exists(path) and not os.path.getsize(path):
+            os.unlink(path)
         raise
     return link
 
