@@ -9,6 +9,7 @@ from tests.targets.interpret.shared import f32, fails
 
 import megatile as mt
 import megatile.language as T
+from megatile.core.limits import TimeBudgetExceeded, time_limit
 from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.interpret.errors import PartialError, ReplicaMismatchError
 
@@ -89,3 +90,19 @@ def test_a_listener_hears_how_many_blocks_are_done(record):
     heard = []
     mt.run(filled, np.zeros(64, "f4"), record=record, progress=lambda *said: heard.append(said))
     assert heard[-1] == (("running filled", 32, 32) if record else ("running filled", 0, 1))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_loop_of_any_length_ends_when_its_time_is_over(alone: bool) -> None:
+    @T.program
+    def long(X: T.Tensor((8,), "f32")):
+        with T.Kernel(block=8, threads=4) as b:
+            x = T.alloc((1,), "f32")
+            T.clear(x)
+            for _ in T.serial(2**40):
+                if not alone:
+                    x[0] = x[0] + 1.0
+            T.copy(X[b], x)
+
+    with time_limit(0.05), pytest.raises(TimeBudgetExceeded, match="program 'long' has not ended within"):
+        mt.run(long, f32(8))

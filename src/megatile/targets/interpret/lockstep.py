@@ -155,6 +155,7 @@ class Lockstep:
         if step == 0:
             raise Doubt
         for index in range(start, stop, step):
+            self.machine.check_time()
             self.vars[node.var] = index
             self.body(node.body)
 

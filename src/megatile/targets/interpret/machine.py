@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.core.expr import Const, Expr
+from megatile.core.limits import TimeBudgetExceeded, deadline
 from megatile.core.progress import tell
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
@@ -68,7 +70,7 @@ class Interpreter:
         self.elements: dict[int, n.Region] = {}
         self.suspicion: RunError | None = None
         """A read of something unwritten, unless it turns out to be a race with the unit that writes it."""
-        self.steps = 0
+        self.steps, self.ends = 0, deadline()
         self.running: n.Node | None = None
 
     # --- running ----------------------------------------------------------------------------------
@@ -96,9 +98,17 @@ class Interpreter:
                 if root.ended:
                     return
                 raise self.deadlock()
+            self.check_time()
             self.step(schedule.take())
             if schedule.late_puts and self.pending and schedule.deliver_now():
                 self.deliver_one()
+
+    def check_time(self) -> None:
+        """End the run when the enclosing `time_limit` is over."""
+        if self.ends is not None and monotonic() > self.ends:
+            raise TimeBudgetExceeded(
+                f"program '{self.program.name}' has not ended within the time given", advice="give more time"
+            )
 
     def start(self, unit: Unit, body: tuple[n.Node, ...]) -> None:
         unit.task = self.body(body, unit)

@@ -56,6 +56,7 @@ def _loop(machine: Interpreter, node: n.Loop, unit: Unit) -> Task:
     leaving = 1 if node.kind == "bounded" else 0  # a turn whose condition has to end the loop
     for index in range(start, stop + leaving, step):
         unit.node = node
+        machine.check_time()
         _set(machine, unit, node.var, index)
         try:
             yield from machine.body(node.body, unit)
