@@ -3,6 +3,7 @@
 import random
 
 import metamorphic_programs
+from random_machines import random_machine
 
 
 def test_times_of_programs_keep_the_relations():
@@ -19,6 +20,12 @@ def test_a_broken_relation_is_found():
 class Beyond(metamorphic_programs.Case):
     """A time above its bound."""
 
-    def time(self, hda, more=1):
-        low, _, high = super().time(hda, more)
-        return low, high + 1, high
+    def times(self, hda, more=1, ranks=0):
+        lower, _, upper = super().times(hda, more, ranks)
+        return metamorphic_programs.Times(lower, upper + 1, upper)
+
+
+def test_random_machines_have_other_names_where_asked():
+    named, plain = (random_machine(3, prefix).to_dict() for prefix in ("b_", ""))
+    assert [m["name"] for m in named["memory"]] == [f"b_{m['name']}" for m in plain["memory"]]
+    assert len({str(random_machine(seed).to_dict()) for seed in range(10)}) == 10
