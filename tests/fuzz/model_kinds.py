@@ -43,7 +43,9 @@ def run_config(text: str) -> None:
     assert memory.total > 0
     step = model.step([(1, 1024)] * 4, machine=hda, tp=8)
     assert step.time_us > 0
-    assert str(step)
+    assert step.rows()
+    if len(text) % 4 == 0:  # laying out its table takes longer than all the rest
+        assert str(step)
 
 
 def _lines(seeds: list[str]) -> Any:

@@ -51,7 +51,8 @@ def test_inputs_depend_on_seed_kind_and_number_only() -> None:
 
 def test_a_run_goes_on_where_the_last_one_stopped(tmp_path: Path, monkeypatch, capsys) -> None:
     seen: list[int] = []
-    monkeypatch.setattr("tests.fuzz.run.limit_memory", lambda: None)
+    for kept in ("limit_memory", "gc.freeze", "gc.set_threshold"):  # those of this process
+        monkeypatch.setattr(f"tests.fuzz.run.{kept}", lambda *_: None)
     monkeypatch.setattr("tests.fuzz.run.make", lambda kind, seed, number: number)
     monkeypatch.setattr("tests.fuzz.run.attempt", lambda kind, value, *_: seen.append(value) or wrong(value))
     assert fuzz(["yaml"], 0, 3, None, tmp_path / "s.json") == 0
