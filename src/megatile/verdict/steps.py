@@ -68,8 +68,8 @@ def copies_of_several_steps(study: Study) -> Iterator[Finding]:
 
 
 def _seldom(plan: pm.Plan, factor: int) -> tuple[pm.Plan, str]:
-    """Return the Plan whose serial loops without products and messages copy between tensors and tiles once in so many
-    steps, and then as many times the bytes; and the line of such a copy."""
+    """Return the Plan whose serial loops without products and messages copy between tensors and tiles once in
+    so many steps, and then as many times the bytes; and the line of such a copy."""
     tensors, lines = {t.name for t in plan.tiles if t.role != "local"}, list[str]()
     written = {w.tile for body in plan.bodies for s in body if (w := write_of(s)) is not None}
 
