@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tests.plan.execute_cases import builder
 
+from megatile.plan.compute import padded
 from megatile.plan.execute import execute
 
 
@@ -20,3 +22,15 @@ def test_half_precision_rounds_once_per_operation():
     np.testing.assert_array_equal(
         execute(b.finish(), {"x": data})["y"], (wide * wide + wide).astype(ml_dtypes.bfloat16)
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "found"),
+    [
+        ((5, 2, 3), 2, (5, 2, 3)), ((5, 3), 2, (5, 1, 3)), ((5,), 2, (5, 1, 1)), ((5, 1, 3), 1, (5, 3)),
+        ((5, 1, 1, 3), 1, (5, 3)), ((5, 2, 3), 1, (5, 2, 3)), ((5, 1, 2, 3), 1, (5, 1, 2, 3)),
+    ],
+)  # fmt: skip
+def test_axes_of_extent_1_come_and_go_behind_that_of_the_units(shape, rank, found):
+    assert padded(np.zeros(shape), rank, 1).shape == found
+    assert padded(np.zeros((7, *shape)), rank, 2).shape == (7, *found)

@@ -10,6 +10,7 @@ import megatile as mt
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
+from megatile.plan.memory import blocks
 from megatile.plan.model import PlanError
 
 
@@ -46,3 +47,15 @@ def test_capacity_counts_slots():
         pass
     with pytest.raises(PlanError, match=r"memory 'tcm'.*3 units of \d+ bytes each"):
         check(b.finish(), hda)
+
+
+@pytest.mark.parametrize(
+    ("block", "versions", "needed"),
+    [((64, 64), 1, 4 * 16384), ((32, 64), 2, 2 * 7 * 8192), ((400, 64), 1, 102400)],
+)
+def test_a_unit_has_as_many_blocks_of_a_spread_tile_as_it_may_get(block, versions, needed):
+    """Of 400 × 64 floats over 2 units: 7 blocks of 64 rows, 13 of 32, or all in one."""
+    b = PlanBuilder("spread", scale="device", units=1)
+    over = b.level("block", scale="sm", grid=2, parent="device")
+    b.tile("t", (400, 64), "f32", memory="hbm", over=over, block=block, versions=versions)
+    assert [size for _, _, size, _ in blocks(b.finish(), "block")] == [needed]
