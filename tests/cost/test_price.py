@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ from tests.plan.generator import REGULAR, cases
 
 import megatile as mt
 from megatile.core.expr import eq, select, unit
-from megatile.cost.price import Price, price
+from megatile.cost.price import Price, _alike, price
 from megatile.plan.build import PlanBuilder
+from megatile.sim.instructions import SEND
 from megatile.sim.simulate import simulate
+from megatile.sim.state import NONE, Recorded
 from megatile.timing.machine_timing import TimingError
 
 
@@ -130,3 +134,22 @@ def test_the_text_of_bounds_is_short_and_runs_nothing() -> None:
     assert len(repr(mt.price(plan, wafer))) < 80
     later = Price.bounded(2_000_000, lambda: pytest.fail("nobody asked for the upper bound"))
     assert repr(later) == "Price(at least 2 µs)"
+
+
+@pytest.mark.parametrize("bits", [2, 16, 32, 60])
+def test_equal_records_are_counted_together(bits):
+    """Numbers up to so many bits, in all columns: more than one word tells apart."""
+    rng = np.random.default_rng(bits)
+    rows = rng.choice([0, 1, (1 << bits) - 1], (300, len(Recorded.fields)))
+    rows[150:] = rows[:150]
+    rows[:, Recorded.pc] = np.arange(300) % 2
+    names = "kind", "pc", "actor", "engine", "path", "nbytes", "queue"
+    wanted = Counter()
+    for row in rows.tolist():
+        start, end, arrived = (row[getattr(Recorded, name)] for name in ("start", "end", "arrived"))
+        one = [row[getattr(Recorded, name)] for name in names]
+        one[-1] = one[-1] if one[0] == SEND else NONE
+        wanted[(*one, end - start, max(end, arrived) - start)] += 1 + row[Recorded.pc]
+    found = _alike(rows, [Fraction(1), Fraction(2)])
+    assert {one[:-1]: one.times for one in found} == wanted
+    assert len(found) == len(wanted) < 300
