@@ -8,8 +8,8 @@ import pytest
 from tests.sim.test_caches import cached
 from tests.sim.toys import toy
 
-from megatile.core.expr import Const, table, unit
-from megatile.hda import HDA
+from megatile.core.expr import Const, member, table, unit
+from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import Session, machine_run, simulate
@@ -180,3 +180,24 @@ def test_readers_of_one_slice_take_turns(readers: int, engine: str) -> None:
         assert took == near
     else:  # the last one's first byte passes a link of the NoC or two while others are served
         assert before + readers * service <= took <= before + readers * service + 10_000
+
+
+def test_messages_over_one_link_of_a_switch_are_served_one_after_another() -> None:
+    """Two devices send to a third; in the other plan only one does."""
+
+    def ps(senders: int, nbytes: int = 1 << 22) -> int:
+        b = PlanBuilder("both", scale="device", units=3)
+        c = b.channel("c", source=member, slot_bytes=nbytes, memory="hbm", members=2)
+        x = b.tile("x", (nbytes,), "u8", memory="hbm")
+        for number in range(2):
+            with b.stream([number]):
+                if number < senders:
+                    b.send(c, x, to=2, member=number)
+        with b.stream([2]):
+            for number in range(senders):
+                b.receive(c, (nbytes,), "u8", member=number)
+        return simulate(b.finish(), machine="dgx-h100", launch=False).time_ps
+
+    hda = machine("dgx-h100")
+    link = next(n for n in hda.networks if n.connects == hda.scale("device").level)
+    assert ps(2) - ps(1) >= (1 << 22) / link.bandwidth * 1e12
