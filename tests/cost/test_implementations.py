@@ -1,5 +1,6 @@
 """``cost/implementations.py``: ways to do a primitive."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from tests.lowering.passes.shared import CLUSTER, H100
 
 import megatile as mt
 from megatile.core.errors import MegatileError
-from megatile.cost.implementations import CANDIDATES, Candidate, Request, choose, prices
+from megatile.cost.implementations import CANDIDATES, Candidate, Request, choose, prices, transfer_ps
 
 
 def request(primitive="Copy", scale="block", hda=H100, **more) -> Request:
@@ -69,3 +70,15 @@ def test_a_price_is_a_number_of_picoseconds(price: Any, monkeypatch: pytest.Monk
     request = Request("Gemm", mt.machine("dgx-h100"), "block", "f16", 64, 1 << 16, (32, 32, 32))
     with pytest.raises(MegatileError, match="price of 'odd' for gemm must be non-negative picoseconds"):
         prices(request)
+
+
+@pytest.mark.parametrize(("chunks", "credits"), [(1, 0), (2, 0), (3, 1), (10, 8)])
+def test_chunks_beyond_the_slots_of_a_queue_wait_for_credit(chunks: int, credits: int) -> None:
+    """Two slots of 64 KiB: each further chunk waits until the receiver has freed one."""
+    asked = request(memories=("shared", "shared"), reach="block", paired=True, elements=chunks << 15)
+    found = prices(asked)
+    out = transfer_ps(replace(asked, reach=None), by="software_channel")
+    credit = H100.networks[0].latency_ps
+    assert (
+        found["software_channel"] == min(found["dsmem"], found.get("lsu", 1 << 62)) + out + credits * credit
+    )

@@ -133,3 +133,11 @@ def test_the_simulated_accelerator_has_the_standard_layout_up_to_256_devices() -
 def test_what_needs_too_many_bits_is_refused() -> None:
     with pytest.raises(PhysAddrError, match="bits"):
         AddressLayout.of(machine("ahbm", sips=1 << 20, pe_per_corner=64))
+
+
+def test_the_memory_that_a_cube_shares_is_named() -> None:
+    assert (DeviceShape.of(machine("ahbm")).sram, DeviceShape.of(machine("ahbm")).sram_bytes) == (
+        "sram",
+        1 << 25,
+    )
+    assert {name for name in machine_names() if DeviceShape.of(machine(name)).sram} == {"ahbm"}

@@ -196,3 +196,12 @@ def test_the_smallest_level_holds_nothing_smaller():
     description = {"hw_spec": {"pe": [{"name": "core", "num_units": 4}]}, "hw_abstr": []}
     with pytest.raises(MachineError, match="'core' is the smallest level: num_units must be 1, not 4"):
         HDA.from_dict(description)
+
+
+def test_10_to_the_15_units_are_as_many_as_there_may_be() -> None:
+    def counts(chips: int) -> Any:
+        return small(hw_spec__pe_groups__0__num_units=250_000, hw_spec__pe_groups__1__num_units=chips)
+
+    assert HDA.from_dict(counts(10**9)).levels[0].total == 10**15
+    with pytest.raises(MachineError, match="1000000001000000 of the smallest units are too many"):
+        HDA.from_dict(counts(10**9 + 1))
