@@ -86,10 +86,12 @@ check-python:
 	  echo "megatile needs Python 3.10 or newer, but '$(PYTHON)' is $(VERSION): name another with make PYTHON=python3.12" >&2; exit 1; \
 	fi
 
+# uv installs in a third of pip's time; where it or its index is not to be had, pip does it.
 $(READY): pyproject.toml | check-python
 	@[ -e $@ ] || { echo "Creating $(VENV) with Python $(VERSION)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "Installing megatile and its development tools into $(VENV) (a minute or two, once)"
-	@$(PIP) install --no-compile -e '.[dev]'
+	@$(PIP) install uv 2>/dev/null && $(BIN)/uv pip install -q --python $(BIN)/python -e '.[dev]' 2>/dev/null \
+	  || $(PIP) install --no-compile -e '.[dev]'
 	@$(BIN)/python -W ignore -m megatile.sim.compiled
 	@touch $@
 
