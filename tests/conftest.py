@@ -29,12 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays to the end: the garbage collector need not look through it again and again."""
+    """What is collected stays to the end: the garbage collector need not look through it again and again.
+
+    Afterwards it looks more rarely than usual: with the caches of thousands of tests, it took a sixth of the
+    time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
         gc.enable()
 
 
