@@ -14,6 +14,7 @@ from megatile.ir import nodes as n
 from megatile.verdict import changes
 from megatile.verdict.even import evened
 from megatile.verdict.grid import independent_parts, over_grid, parts_in_grid
+from megatile.verdict.imbalance import uneven_work
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
 
@@ -54,7 +55,7 @@ def balance(study: Study) -> Iterator[Finding]:
         return
     idle, uneven = idle_share(study)
     level = level_of(study)
-    if idle < IDLE or study.lowered is None:
+    if idle < IDLE or study.lowered is None or uneven_work(study) is not None:
         return
     if level.instances <= level.units * level.slots:
         together = list(_unequal_work(study, level, idle))

@@ -48,16 +48,23 @@ def work_of(study: Study, *kinds: int) -> tuple[Any, Any, Any] | None:
     return unit, rows[:, Recorded.start], rows[:, Recorded.end]
 
 
+def uneven_work(study: Study) -> Any | None:
+    """Return how long each unit of the first level works, if one has much more to do than the others."""
+    found = work_of(study)
+    if found is None:
+        return None
+    unit, start, end = found
+    work = np.bincount(unit[unit >= 0], (end - start)[unit >= 0], study.plan.units)
+    return work if work.max() > UNEVEN * work.mean() else None
+
+
 @rule("unit balance")
 def unit_balance(study: Study) -> Iterator[Finding]:
     """One device, or PE, has more to do than the others, which wait for it."""
-    found = work_of(study)
-    if found is None:
+    found, work = work_of(study), uneven_work(study)
+    if found is None or work is None:
         return
     unit, start, end = found
-    work = np.bincount(unit[unit >= 0], (end - start)[unit >= 0], study.plan.units)
-    if not work.any() or work.max() < UNEVEN * work.mean():
-        return
     most, share = int(work.argmax()), float(work.mean() / work.max())
     mine = unit == most
     spent = min(float(work[most]), float(end[mine].max() - start[mine].min()))
