@@ -192,7 +192,9 @@ class Comparison:
             return f"{best.schedule} is {gain}: its kernels are larger, or balanced better ({times}; {other})"
         if best.busiest_link_ps < 0.9 * base.busiest_link_ps:
             share = base.busiest_link_ps / max(1, best.busiest_link_ps)
-            links = f"it uses {best.links} links instead of {base.links}, and the busiest one"
+            links = "its busiest link"
+            if best.links != base.links:
+                links = f"it uses {best.links} links instead of {base.links}, and the busiest one"
             return f"{best.schedule} is {gain}: {links} needs 1/{share:.3g} of the time ({times})"
         return f"{best.schedule} is {gain}: {times}, against {format_time(base.communication_ps)}"
 
