@@ -51,7 +51,7 @@ class Mutant(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The changed function as `tests.mutation.calls` writes it."""
+        """The changed function as `tests.mutation.warm` writes it."""
         return f"{self.file}:{self.first_line}"
 
     def text(self) -> str:

@@ -8,11 +8,10 @@
 Which mutants a seed has depends on the sources only (`mutants`). Each is made in a copy of ``src/``, never in
 the tree. The tests of its folder run against it in a fork of one process that has collected them (`warm`):
 first those of the module's name, then those whose file mentions the changed function, lies in the module's
-folder or mentions it, then all others, each in a mixed order, until SECONDS of processor time are over. With
-``--calls`` those that call the changed function come first, the quickest before: that is noted in one run of
-all tests of the folder, which takes longer than most mutants. A mutant is killed by a test that fails, or
-that takes far longer than without the change. The state file keeps every outcome; survivors are printed, to
-be judged.
+folder or mentions it, then all others, until SECONDS of processor time are over. Of tests that have run for
+other mutants it is known what they call: those that call the changed function come first, those that do not
+last, quick ones before slow ones. A mutant is killed by a test that fails, or that takes far longer than
+without the change. The state file keeps every outcome; survivors are printed, to be judged.
 """
 
 from __future__ import annotations
@@ -44,13 +43,11 @@ QUICK = 0.5
 """Seconds that make no difference between tests."""
 FRESH_FILES = 6
 """Files of tests for a mutant that needs a new process."""
-Calls = dict[str, tuple[float, list[str]]]
-"""By test: its seconds and the functions it calls."""
+Known = dict[str, tuple[float, list[str]]]
+"""By test that has run: its seconds, and which of the functions to change it calls."""
 
 
-def ordered(
-    mutant: Mutant, tests: Iterable[str], calls: Calls | None, times: dict[str, float] | None = None
-) -> list[str]:
+def ordered(mutant: Mutant, tests: Iterable[str], known: Known) -> list[str]:
     """Tests in the order in which they are likely to notice the change at the least cost.
 
     Functions of the engine are translated, never called: any test that simulates may notice those.
@@ -70,19 +67,16 @@ def ordered(
         )  # fmt: skip
         return signs.index(True) if True in signs else len(signs)
 
-    def order(test: str) -> tuple[bool, float, float, str]:
-        if calls is None:
-            file, _, name = test.partition("::")
-            own = rank(file) == 0
-            named = function.strip("_") in name or module in name
-            place_in_line = 0 if own and named else 1 if own else 2 if named else 2 + rank(file)
-            # Of equal ones a sample, not those of the first files.
-            mixed = hashlib.sha256(test.encode()).hexdigest()
-            return False, place_in_line, round(times.get(test, 0.0) / QUICK) if times else 0, mixed
-        seconds, called = calls.get(test, (0.0, []))
-        names = {name.partition(":")[0] for name in called} if engine else called
-        wanted = RUNS_THE_ENGINE if engine else mutant.code
-        return wanted not in names, seconds, 0, test
+    def order(test: str) -> tuple[int, int, int, str]:
+        file, _, name = test.partition("::")
+        own = rank(file) == 0
+        named = function.strip("_") in name or module in name
+        place_in_line = 0 if own and named else 1 if own else 2 if named else 2 + rank(file)
+        seconds, called = known.get(test, (0.0, None))
+        calls = 1 if called is None or engine else 0 if mutant.code in called else 2
+        # Of equal ones a sample, not those of the first files.
+        mixed = hashlib.sha256(test.encode()).hexdigest()
+        return calls, place_in_line, round(seconds / QUICK), mixed
 
     return sorted(tests, key=order)
 
@@ -117,20 +111,10 @@ def run_tests(
         run.wait()
 
 
-def calls_of(folder: str, copy: Path) -> Calls:
-    """What the tests of a folder call, noted in one run without a change and kept beside the state."""
-    file = copy.parent / f"calls_{folder}.json"
-    if not file.exists():
-        print(f"running the tests of {folder} without a change", flush=True)
-        if run_tests(["-p", "tests.mutation.calls", f"tests/{folder}"], copy, None, MEGATILE_CALLS=str(file)):
-            print(f"some tests of {folder} fail without a change: they are left out", flush=True)
-    return {test: (taken, called) for test, (taken, called) in json.loads(file.read_text()).items()}
-
-
 class Warm:
     """A process that has collected the tests of a folder and runs them against mutants in forks."""
 
-    def __init__(self, folder: str, copy: Path) -> None:
+    def __init__(self, folder: str, copy: Path, watched: Iterable[Mutant] = ()) -> None:
         (source, self._write), (self._read, sink) = os.pipe(), os.pipe()
         self._run = subprocess.Popen(
             pytest_command("-p", "tests.mutation.warm", f"tests/{folder}"), cwd=ROOT, pass_fds=(source, sink),
@@ -142,16 +126,17 @@ class Warm:
         self._answers = os.fdopen(self._read, encoding="utf-8")
         begun = json.loads(self._answers.readline())
         self.tests, self.called = set(begun["tests"]), set(begun["called"])
-        self.times: dict[str, float] = {}
-        """Processor time of tests that have run: of those as likely to notice, the quick come first."""
+        self.known: Known = {}
+        self._watched = sorted({mutant.code for mutant in watched})
 
     def ask(self, mutant: Mutant, text: str, tests: list[str], seconds: float) -> tuple[str, str]:
         """The outcome, and the test that was the last."""
         wanted = [test for test in tests if test in self.tests]
-        request = {"file": mutant.file, "text": text, "tests": wanted, "seconds": seconds}
+        request = {"file": mutant.file, "text": text, "tests": wanted, "seconds": seconds,
+                   "watched": self._watched}  # fmt: skip
         print(json.dumps(request), file=self._requests, flush=True)
-        outcome, test, times = json.loads(self._answers.readline())
-        self.times |= times
+        outcome, test, found = json.loads(self._answers.readline())
+        self.known |= found
         return outcome, test
 
     def close(self) -> None:
@@ -172,9 +157,9 @@ def changed(mutant: Mutant, copy: Path) -> Iterator[str]:
         target.write_bytes(original)
 
 
-def outcome(mutant: Mutant, copy: Path, calls: Calls | None, warm: Warm, seconds: float) -> dict[str, Any]:
+def outcome(mutant: Mutant, copy: Path, warm: Warm, seconds: float) -> dict[str, Any]:
     """``killed``, ``timeout`` or ``survived``; by which test, where that is known; the seconds it took."""
-    begin, tests = time.monotonic(), ordered(mutant, warm.tests, calls, warm.times)
+    begin, tests = time.monotonic(), ordered(mutant, warm.tests, warm.known)
     original = (SOURCE / mutant.file).read_text(encoding="utf-8")
     said, by = "slow", ""
     while said == "slow":
@@ -202,7 +187,7 @@ def replay(mutant: Mutant, copy: Path) -> None:
         path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / mutant.folder).rglob("test_*.py")
     ]
     with changed(mutant, copy):
-        code = run_tests(["-x", *ordered(mutant, paths, None)], copy, None, show=True)
+        code = run_tests(["-x", *ordered(mutant, paths, {})], copy, None, show=True)
     print("survived" if code == 0 else "killed")
 
 
@@ -230,7 +215,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of tests for one mutant")
     parser.add_argument("--again", action="store_true", help="try once more what survived")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
-    parser.add_argument("--calls", action="store_true", help="note first which test calls what")
     parser.add_argument("--replay", type=int, metavar="NUMBER")
     given = parser.parse_args()
     folders = given.folders.split(",")
@@ -250,10 +234,9 @@ def main() -> int:
         ]  # fmt: skip
         if not todo:
             continue
-        calls = calls_of(folder, copy) if given.calls else None
-        warm = Warm(folder, copy)
+        warm = Warm(folder, copy, todo)
         for one in todo:
-            known[one.key] = outcome(one, copy, calls, warm, given.seconds)
+            known[one.key] = outcome(one, copy, warm, given.seconds)
             given.state.write_text(json.dumps(known, indent=1), encoding="utf-8")
             print(f"{known[one.key]['outcome']:<9}{known[one.key]['seconds']:>6} s  {one.key}", flush=True)
         warm.close()

@@ -8,6 +8,7 @@ import types
 
 from tests.mutation import warm
 from tests.mutation.mutants import mutants_of
+from tests.mutation.run import ordered
 
 TEXT = """
 def near(a, b=1):
@@ -46,3 +47,12 @@ def test_code_of_imported_functions_is_replaced(monkeypatch):
     assert warm.replace_code("plan/imagined.py", TEXT.replace("a * k", "a + k"))
     assert imported_elsewhere[0](0, 2) == [0, 1]
     assert warm.replace_code("plan/nobody_has_imported_it.py", TEXT)
+
+
+def test_tests_that_call_the_function_come_first():
+    mutant = next(iter(mutants_of("plan/symmetry.py", TEXT)))
+    names = [
+        f"tests/plan/test_{name}" for name in ("symmetry.py::own", "text.py::a", "text.py::b", "text.py::c")
+    ]
+    known = {names[1]: (0.1, []), names[2]: (9.0, [mutant.code]), names[3]: (1.0, [mutant.code, "x.py:1"])}
+    assert ordered(mutant, names, known) == [names[3], names[2], names[0], names[1]]

@@ -6,9 +6,9 @@ things that a fork finds made. Then it reads requests, one JSON object per line,
 a mutant below ``megatile/``, its ``text``, the ``tests`` in their order and the ``seconds`` of processor time
 after which none begins any more. In
 the fork the code of every function that came from the file is replaced; the file on disk must have the change
-too, for what is imported later and for other processes. The answer is ``[outcome, test, times]``: killed (by
+too, for what is imported later and for other processes. The answer is ``[outcome, test, found]``: killed (by
 it), slow (that test took longer than MAX_SECONDS), survived, or fresh, where functions cannot be told apart;
-and the processor time of every test that passed.
+and of every test that passed its processor time and which of the functions ``watched`` it called.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import types
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Answer requests until there are no more."""
     source, sink = (int(number) for number in os.environ["MEGATILE_MUTANTS"].split(","))
     items = {item.nodeid: item for item in session.items}
-    called = {f"{c.co_filename.rpartition('/megatile/')[2]}:{c.co_firstlineno}" for c in CALLED}
+    called = _names(CALLED)
     with os.fdopen(source, encoding="utf-8") as requests, os.fdopen(sink, "w", encoding="utf-8") as answers:
         print(json.dumps({"tests": sorted(items), "called": sorted(called)}), file=answers, flush=True)
         for line in requests:
@@ -77,13 +78,13 @@ def _answer(items: dict[str, pytest.Item], request: dict[str, Any]) -> list[Any]
     with contextlib.suppress(BlockingIOError):
         said += os.read(read, 1 << 16)
     os.close(read)
-    begun = [line.split("\t") for line in said.decode().split("\n")[:-1]]
-    current = begun[-1][0] if begun else ""
-    times = {test: float(after) - float(at) for (test, at), (_, after) in pairwise(begun)}
+    lines = [line.split("\t") for line in said.decode().split("\n")[:-1]]
+    current = lines[-1][0] if lines and len(lines[-1]) == 1 else ""
+    found = {test: (float(seconds), names.split()) for test, seconds, names in filter(lambda x: x[1:], lines)}
     code = os.waitstatus_to_exitcode(status) if done else -signal.SIGPROF
     if code in (0, 3):
-        return ["survived" if code == 0 else "fresh", "", times]
-    return ["slow" if code == -signal.SIGPROF else "killed", current, times]
+        return ["survived" if code == 0 else "fresh", "", found]
+    return ["slow" if code == -signal.SIGPROF else "killed", current, found]
 
 
 def _child(items: dict[str, pytest.Item], request: dict[str, Any], write: int) -> None:
@@ -102,14 +103,38 @@ def _child(items: dict[str, pytest.Item], request: dict[str, Any], write: int) -
             now = sum(os.times()[:4])
             if now - begin > request["seconds"]:
                 break
-            os.write(write, f"{item.nodeid}\t{now}\n".encode())
+            os.write(write, f"{item.nodeid}\n".encode())
             signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            with _noted() as called:
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed or session.shouldstop:
                 os._exit(1)
+            names = " ".join(_names(called).intersection(request["watched"]))
+            os.write(write, f"{item.nodeid}\t{sum(os.times()[:4]) - now}\t{names}\n".encode())
         code = 0
     finally:
         os._exit(code)
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[set[types.CodeType]]:
+    """The functions that are called inside."""
+    called: set[types.CodeType] = set()
+
+    def note(frame: types.FrameType, event: str, arg: object) -> None:
+        called.add(frame.f_code)
+
+    threading.settrace(note)
+    sys.settrace(note)
+    try:
+        yield called
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+
+
+def _names(called: set[types.CodeType]) -> set[str]:
+    return {f"{c.co_filename.rpartition('/megatile/')[2]}:{c.co_firstlineno}" for c in called}
 
 
 def replace_code(file: str, text: str) -> bool:
