@@ -265,11 +265,20 @@ def marked(mark: str) -> dict[int, int]:
 
 
 def below(mark: str, root: int, depth: int) -> list[int]:
-    """The processes so far below one."""
+    """The processes so far below one; not those whose program has not begun: nothing can be done for a parent
+    that the system holds until then (state D)."""
     parents, level = marked(mark), [root]
     for _ in range(depth):
+        level = [pid for pid in level if _state(pid) != "D"]
         level = sorted(pid for pid, parent in parents.items() if parent in level)
     return level
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def attempt(job: str, fault: Fault) -> str | None:

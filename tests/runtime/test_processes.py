@@ -63,3 +63,12 @@ def test_a_plan_that_never_ends_is_stopped_and_its_units_named():
     pytest.importorskip("torch")
     with pytest.raises(LaunchError, match=r"did not finish within 0.3 s: units 0, 1, 2 still at work"):
         launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=0.3)
+
+
+def test_a_system_without_further_processes_is_named(monkeypatch):
+    def fails(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.Popen", fails)
+    with pytest.raises(LaunchError, match=r"could not be started: .*temporarily unavailable.*end others"):
+        launch(mixed_plan(2), {"x": np.ones((2, 4, 6)), "n": np.ones((2, 1), "i4")})

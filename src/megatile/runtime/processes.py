@@ -100,14 +100,19 @@ def run_processes(
     environment["PYTHONPATH"] = os.pathsep.join([source, *filter(None, [environment.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "megatile.runtime.processes", str(folder), module]
     with (folder / "output").open("wb") as output:
-        parent = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        try:
+            parent = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise LaunchError(
+                f"the processes could not be started: {problem}", advice="end others, or raise the limit"
+            ) from None
     try:
         _watch(what, units, parent, folder, timeout, started, poll)
     finally:
