@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -243,16 +244,14 @@ def violations(case: Case, draw: random.Random) -> Iterator[str]:
 
 
 def _of_growth(case: Case, hda: HDA, time: int) -> Iterator[str]:
-    twice = case.times(hda, 2).found
-    if twice < time * (1 - ANOMALY):
-        yield f"twice the work: {time} ps becomes {twice}"
-    if _one_rank_more(case, hda):
-        try:
-            wider = case.times(hda, 1, 1).found
-        except MegatileError:  # so many there are not
-            return
-        if wider < time * (1 - ANOMALY):
-            yield f"one rank more: {time} ps becomes {wider}"
+    changes = {"twice the work": (2, 0), "one rank more": (1, 1)}
+    if not _one_rank_more(case, hda):
+        del changes["one rank more"]
+    for what, (more, ranks) in changes.items():
+        with suppress(MegatileError):  # there is no room for it
+            found = case.times(hda, more, ranks).found
+            if found < time * (1 - ANOMALY):
+                yield f"{what}: {time} ps becomes {found}"
 
 
 def _one_rank_more(case: Case, hda: HDA) -> bool:
