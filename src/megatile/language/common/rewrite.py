@@ -82,6 +82,8 @@ def can_rewrite(function: Any) -> bool:
         return False
     if HOOKS in function.__code__.co_freevars:
         return False
+    if function.__code__ in _CACHE:
+        return True
     try:
         inspect.getsource(function)
     except (OSError, TypeError):

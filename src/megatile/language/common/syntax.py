@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 BINARY = {
     ast.Add: "+",
@@ -103,7 +104,7 @@ def loaded(root: ast.AST, skip: ast.AST | None = None) -> set[str]:
             names.add(node.id)
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             names.add(node.target.id)
-        pending.extend(ast.iter_child_nodes(node))
+        pending += _inside(node)
     return names
 
 
@@ -138,11 +139,34 @@ def jumps(node: ast.stmt) -> bool:
     return False
 
 
+_SCOPES = (
+    ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
+_WITHOUT_NODES = {"ctx", "op", "ops", "id", "attr", "kind", "type_comment"}
+"""Fields that hold names, or nodes that nobody looks for: leaving them out halves the time of a search."""
+
+
 def _same_scope(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
-        return
-    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from _same_scope(child)
+    """Yield a node and what is in it, in no order; not what is in functions and comprehensions."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            pending += _inside(node)
+
+
+@cache
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    return tuple(name for name in kind._fields if name not in _WITHOUT_NODES)
+
+
+def _inside(node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    for name in _fields(type(node)):
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [one for one in value if isinstance(one, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
