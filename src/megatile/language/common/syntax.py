@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 
 BINARY = {
     ast.Add: "+",
@@ -156,14 +155,16 @@ def _same_scope(node: ast.AST) -> Iterator[ast.AST]:
             pending += _inside(node)
 
 
-@cache
-def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    return tuple(name for name in kind._fields if name not in _WITHOUT_NODES)
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
+"""The other fields of each kind of node."""
 
 
 def _inside(node: ast.AST) -> list[ast.AST]:
     found: list[ast.AST] = []
-    for name in _fields(type(node)):
+    kind = type(node)
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(name for name in kind._fields if name not in _WITHOUT_NODES)
+    for name in _FIELDS[kind]:
         value = getattr(node, name, None)
         if isinstance(value, list):
             found += [one for one in value if isinstance(one, ast.AST)]
