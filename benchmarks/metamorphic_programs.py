@@ -264,7 +264,7 @@ def _one_rank_more(case: Case, hda: HDA) -> bool:
         return False
     inside = hda.count("device") // hda.count("node")  # whole nodes have more ways out than a part of one
     # Around a ring of links, the way back of ranks 0 to n becomes shorter when they are more than half of it.
-    around = any(network["topology"] == "ring" for network in hda.to_dict()["networks"])
+    around = any(network["topology"] in ("ring", "torus") for network in hda.to_dict()["networks"])
     return not chosen and not around and ranks < inside
 
 
