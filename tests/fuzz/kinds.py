@@ -262,6 +262,10 @@ LINES = [
     "trace show t.json --limit 3", "trace show t.json --json", "trace convert t.json u.jsonl",
     "attention plan -n 6 --schedule hamilton --causal --json", "attention plan -n 4 --seqlen 1K",
     "attention predict -m mi300x-8 --seqlen 1K --schedule ring,hamilton --json", "--version", "--help",
+    "model list", "model memory Llama-3.2-1B -m dgx-h100 --tp 2 --requests 8 --context 4096 --json",
+    "model predict Llama-3.2-1B -m dgx-h100 --tp 2 --batch 4 --isl 512 --osl 8 -d fp8 --csv u.csv",
+    "model replay Llama-3.2-1B --batches s.jsonl -m h200-8 --table u.csv", "perfdb import r.csv -m dgx-h100 --db p.sqlite",
+    "perfdb list --db p.sqlite --json", "perfdb export u.csv --db p.sqlite -d bf16",
 ]  # fmt: skip
 
 
@@ -274,6 +278,8 @@ def folder_of_files() -> Path:
     (here / "p.json").write_text(plan.to_json())
     (here / "p.txt").write_text(str(plan))
     (here / "m.yaml").write_text(mt.machine("cpu").to_yaml())
+    (here / "s.jsonl").write_text("[[128, 0], [1, 4096]]\n[[1, 17]]\n")
+    (here / "r.csv").write_text(TABLES[0])
     mt.simulate(plan, machine="dgx-h100").write_trace(here / "t.json")
     return here
 
