@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import model_kinds, name_kinds  # noqa: F401  (they register their kinds)
+from tests.fuzz import line_kinds, model_kinds, name_kinds, program_kinds  # noqa: F401  (they register kinds)
 from tests.fuzz.kinds import KINDS
 
 from megatile.core.errors import MegatileError
