@@ -1,14 +1,15 @@
 """Relations of times of programs, plans, collectives and model steps, on shipped and random machines.
 
-    PYTHONPATH=. python benchmarks/metamorphic_programs.py 3000 0     3000 cases of seed 0
+    PYTHONPATH=. python benchmarks/metamorphic_programs.py 500 0     500 cases of seed 0
 
 Half of the cases take the machines that are shipped in turn, with random figures, the others one of 200 of
 ``random_machines.py``. The time is between its bounds; twice the bandwidth or half the latency of a memory or
 network is never slower, but for scheduling anomalies of at most 5 % (blocks or transfers that are served
 earlier take a turn from others on the critical path: Graham 1969); other names, and a file that ``extends:``
 the machine and sets again what its base had otherwise, change nothing; twice the work and more ranks of a
-ring are never faster. A model step takes at least what reading its weights once takes, and at most the steps
-of its requests one by one.
+ring are never faster (a product is made longer: more blocks may be faster, as they load for each other into a
+cache). A model step takes at least what reading its weights once takes, and at most the steps of its requests
+one by one.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def reduced(devices: int, size: int) -> Any:
 
 
 PROGRAMS: dict[str, Callable[[tuple[int, ...], int, int], Any]] = {
-    "gemm": lambda s, more, _: gemm(s[0] * 32 * more, s[1] * 32, s[2] * 16, 32, 32, 16, 1 + s[2] % 3),
+    "gemm": lambda s, more, _: gemm(s[0] * 32, s[1] * 32, s[2] * 16 * more, 32, 32, 16, 1 + s[2] % 3),
     "copy": lambda s, more, _: rounded_down(s[0] * 1024 * more, 128),
     "all-reduce program": lambda s, more, ranks: reduced(s[1] + 1 + ranks, 840 * s[0] * s[2] * more),
 }
