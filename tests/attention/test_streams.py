@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,7 @@ from megatile.attention import communication, make_schedule, shard_sequence  # n
 from megatile.attention.block_kernels import KernelOptions  # noqa: E402
 from megatile.attention.differentiable import attend_divided  # noqa: E402
 from megatile.attention.ownership import Ownership  # noqa: E402
-from megatile.attention.schedules import Mask  # noqa: E402
+from megatile.attention.schedules import GatherRoutes, Mask  # noqa: E402
 
 
 class Message:
@@ -136,19 +137,22 @@ def on_threads(ranks, function, nccl):
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [("ring", 3), ("zigzag", 4), ("striped", 3), ("direct", 4), ("hamilton", 3), ("hamilton", 4),
-     ("hamilton:2x2", 4), ("hamilton:2", 5), ("ulysses", 2), ("ulysses:2+hamilton", 6)],
+     ("hamilton:2x2", 4), ("hamilton:2", 5), ("ulysses", 2), ("ulysses:2+hamilton", 6),
+     ("gathered zigzag", 4), ("gathered ring", 3)],
 )  # fmt: skip
 def test_transfers_that_happen_as_late_as_allowed_change_nothing(name, ranks, causal, monkeypatch):
     nccl = Nccl(ranks)
     monkeypatch.setattr(communication, "dist", nccl)
-    length, schedule = 5 * ranks + 3, make_schedule(name, ranks)
+    length, schedule = 5 * ranks + 3, make_schedule(name.split()[-1], ranks)
+    if name.startswith("gathered"):
+        schedule = replace(schedule, routes=GatherRoutes(ranks))
     q, k, v, d_out = tensors(0, *[(1, length, h, 8) for h in (4, 2, 2, 4)])
     exact = with_gradients(
         lambda *x: single_device(*x, causal=causal), [x.double() for x in (q, k, v)], d_out.double()
     )
 
     def part(x, rank):
-        return shard_sequence(x, schedule=name, causal=causal, rank=rank, ranks=ranks)
+        return shard_sequence(x, schedule=schedule, causal=causal, rank=rank, ranks=ranks)
 
     local = tuple(part(q, rank).shape[1] for rank in range(ranks))
     mask = Mask.of(causal, (-1, -1))

@@ -41,6 +41,7 @@ SAME = (
     "cycles",
     "division",
     "machine",
+    "gather",
     "gradient",
     "softmax_scale",
     "cu_seqlens",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megatile.attention.block_kernels import BackwardInputs, accumulation_dtype
 from megatile.attention.chunks import (
+    Chunk,
     Chunks,
     ChunkShape,
     Pair,
@@ -20,9 +21,10 @@ from megatile.attention.chunks import (
     rows_of,
     runs_within,
 )
-from megatile.attention.engine import AttentionEngine, PreparedCall, arrived
+from megatile.attention.engine import AttentionEngine, PreparedCall, arrivals, arrived
 from megatile.attention.packed import Batch
 from megatile.attention.schedules.division import OWN, Exchange, Run
+from megatile.attention.schedules.routes import Held
 
 
 def attention_backward(engine: AttentionEngine, block: BackwardInputs, last: Chunks) -> tuple[Tensor, Pair]:
@@ -54,7 +56,7 @@ def _relayed(engine: AttentionEngine, grads: Gradients, last: Chunks) -> None:
             held = arrived(back, reverse.receives, grads.shape)
     terms = grads.step(0, {})
     if coming is not None:
-        grads.bring_home(arrived(coming, _reverse(engine, 0).receives, grads.shape))
+        grads.bring_home(arrivals(coming, _reverse(engine, 0).receives, grads.shape))
     grads.add_own(terms)
 
 
@@ -70,7 +72,7 @@ def _direct(engine: AttentionEngine, grads: Gradients) -> None:
             ahead = engine.start(exchange, own, grads.shape, grads.pair[0])
         terms = grads.step(step, held)
         if going is not None:
-            grads.bring_home(arrived(going, _reverse(engine, step - 2).receives, grads.shape))
+            grads.bring_home(arrivals(going, _reverse(engine, step - 2).receives, grads.shape))
             going = None
         if step > 0:
             local = grads.of_chunks(step, terms, None)
@@ -80,7 +82,7 @@ def _direct(engine: AttentionEngine, grads: Gradients) -> None:
         if ahead is not None:
             held = arrived(ahead, exchange.receives, grads.shape)
     if going is not None:
-        grads.bring_home(arrived(going, _reverse(engine, exchanges - 1).receives, grads.shape))
+        grads.bring_home(arrivals(going, _reverse(engine, exchanges - 1).receives, grads.shape))
 
 
 def _reverse(engine: AttentionEngine, number: int) -> Exchange:
@@ -209,10 +211,10 @@ class Gradients:
             self._home[0].add(rows, d_k)
             self._home[1].add(rows, d_v)
 
-    def bring_home(self, chunks: Chunks) -> None:
+    def bring_home(self, chunks: Iterable[tuple[Held, Chunk]]) -> None:
         """Add gradients of the rank's own chunks to those of its KV."""
         rows = self._engine.division.chunk_runs(self._engine.rank)
-        for held, chunk in chunks.items():
+        for held, chunk in chunks:
             at = 0
             for begin, end in rows[held.chunk]:
                 part = at, at + end - begin

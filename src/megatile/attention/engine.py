@@ -15,7 +15,16 @@ from megatile.attention.block_kernels import (
     KernelOptions,
     accumulation_dtype,
 )
-from megatile.attention.chunks import Chunks, ChunkShape, Pair, batch_rows, joined, rows_of, runs_within
+from megatile.attention.chunks import (
+    Chunk,
+    Chunks,
+    ChunkShape,
+    Pair,
+    batch_rows,
+    joined,
+    rows_of,
+    runs_within,
+)
 from megatile.attention.communication import Communicator, Pending
 from megatile.attention.merge import Accumulator
 from megatile.attention.packed import Batch, batches
@@ -185,13 +194,17 @@ class AttentionEngine:
 
 def arrived(pending: Pending, receives: Messages, shape: ChunkShape) -> Chunks:
     """Wait for an exchange; the chunks that it brought."""
-    received, chunks = pending.wait(), Chunks()
+    return dict(arrivals(pending, receives, shape))
+
+
+def arrivals(pending: Pending, receives: Messages, shape: ChunkShape) -> Iterator[tuple[Held, Chunk]]:
+    """Do the same where several peers send gradients of one chunk."""
+    received = pending.wait()
     for peer, parts in receives.items():
         sizes = [tokens * shape.width for _, tokens in parts]
         flats = received[peer].split(sizes) if len(parts) > 1 else [received[peer]]
         for (held, tokens), flat in zip(parts, flats, strict=True):
-            chunks[held] = shape.chunk(flat, tokens)
-    return chunks
+            yield held, shape.chunk(flat, tokens)
 
 
 def _without_overlap(blocks: list[Block]) -> list[Block]:

@@ -26,7 +26,7 @@ from megatile.attention.arguments import (
 )
 from megatile.attention.block_kernels import KernelOptions
 from megatile.attention.by_torch import attend_by_torch
-from megatile.attention.choice import choose, machine_text, predicted, uncompiled
+from megatile.attention.choice import choose, gathered, machine_text, predicted, uncompiled
 from megatile.attention.compiled import compilable
 from megatile.attention.differentiable import attend_divided, wants_gradient, without_autocast
 from megatile.attention.errors import AttentionError
@@ -77,6 +77,7 @@ def hamilton_attention(
     cu_seqlens_padded: Any = None,
     _profile: Profile | None = None,
     _problem: str | None = None,
+    _gather: bool = False,
 ) -> Any:
     """Exact attention of a sequence that is divided over the ranks of ``group``; forward and backward.
 
@@ -88,8 +89,9 @@ def hamilton_attention(
     ``cu_seqlens`` packs sequences: the boundaries in the *whole* packed sequence (a pair for q and k if they
     differ); tensors are then [tokens, heads, dim] and every sequence is divided by itself. ``schedule`` is a
     name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" takes the one predicted fastest
-    there. ``layout`` is the order of the dimensions (BSND, BNSD or SBND), how the tokens are divided if not
-    as the schedule does (contiguous, zigzag, striped, slices, balanced or a Layout), or both as a pair.
+    there; without, it gathers all KV at once where gloo has little to send. ``layout`` is the order of the
+    dimensions (BSND, BNSD or SBND), how the tokens are divided if not as the schedule does (contiguous,
+    zigzag, striped, slices, balanced or a Layout), or both as a pair.
     ``return_lse`` adds the log-sum-exp [batch, heads, tokens] in f32; it has a gradient too.
 
     Scores s become softcap·tanh(s/softcap) where ``softcap`` is given; ``sinks`` [heads] are the scores of
@@ -107,7 +109,7 @@ def hamilton_attention(
     q, k, v = as_autocast(q, k, v)
     plain = alibi_slopes is sinks is mask_mod is position_ids is cu_seqlens_padded is machine is None
     if plain and not softcap and _profile is None and _problem is None:
-        given = (causal, softmax_scale, window_size, dropout_p, schedule, layout, deterministic)
+        given = (causal, softmax_scale, window_size, dropout_p, schedule, layout, deterministic, _gather)
         known = known_call(q, k, v, members.group, cu_seqlens, given)
     else:
         known = None
@@ -135,9 +137,10 @@ def hamilton_attention(
     options = KernelOptions(1.0 if scale is None else scale, alibi_slopes, deterministic)
     if special and problem is None:
         options = replace(options, softcap=float(softcap), mask=MaskFunction.of(mask_mod))
+    gather = (_gather or (schedule == "auto" and machine is None)) and members.size > 2
     call = _Call(
         chosen, machine, problem, causal, window_size, options, cu_seqlens, order, division, extras,
-        _profile,
+        _profile, gather and members.backend == "gloo",
     )  # fmt: skip
     out, lse = _divided(q, k, v, members, call, known)
     return (out, lse) if return_lse else out
@@ -157,6 +160,8 @@ class _Call(NamedTuple):
     division: str | Layout | None
     extras: Extras
     profile: Profile | None
+    gather: bool
+    """Whether another way to send little KV may be taken than that of the schedule."""
 
 
 class _Prepared(NamedTuple):
@@ -200,6 +205,7 @@ def _divided(
         # All ranks take part in the backward pass, or none.
         record["gradient"] = wants_gradient(q, k, v, call.extras.sinks)
         record["machine"] = machine_text(call.machine)
+        record["gather"] = call.gather
         if members.size > 1 and checks():
             tokens = [x.shape[1] for x in inner]
             said = schedule.layout(causal).name if record["positions"] is not None else call.division
@@ -255,6 +261,8 @@ def _owned(q: Tensor, k: Tensor, prepared: _Prepared, records: Agreement) -> Own
     if call.machine is not None:
         found = predicted(call.machine, schedule, q, k, causal, sum(cut[0]), sum(cut[1]))
         schedule = laid_out(found, call.division)
+    if call.gather:
+        schedule = gathered(schedule, causal, records)
     padded = cut if call.extras.padded is None else packed_lengths(call.extras.padded)
     biased = call.options.slopes is not None or call.options.mask is not None
     ownership = Ownership.of(schedule, mask, causal, biased, *cut, *own_lengths(records), *padded)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from megatile.attention.schedules.bands import Band, Mask, MaskTile
 from megatile.attention.schedules.division import Division, KernelCall, division_for
 from megatile.attention.schedules.pieces import Layout, LayoutError
-from megatile.attention.schedules.routes import CycleRoutes, DirectRoutes, Held, Routes, Transfer
+from megatile.attention.schedules.routes import (
+    CycleRoutes,
+    DirectRoutes,
+    GatherRoutes,
+    Held,
+    Routes,
+    Transfer,
+)
 from megatile.attention.schedules.schedule import (
     Schedule,
     ScheduleError,
@@ -21,6 +28,7 @@ __all__ = [
     "CycleRoutes",
     "DirectRoutes",
     "Division",
+    "GatherRoutes",
     "Held",
     "KernelCall",
     "Layout",

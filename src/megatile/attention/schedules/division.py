@@ -240,7 +240,7 @@ def division_for(
 def is_dense(routes: Routes) -> bool:
     """Return whether an exchange connects a rank with at least half of the others: a case for an
     all-to-all."""
-    if routes.exchanges < 2:
+    if routes.ranks < 3:
         return False
     peers = {transfer.peer for transfer in routes.sends(0, 0)}
     return 2 * len(peers) >= routes.ranks

@@ -158,3 +158,38 @@ class DirectRoutes(Routes):
 
     def _chunk(self, exchange: int, sender: int, receiver: int) -> int:
         return ((receiver - sender) % self.ranks - 1 + exchange) % (self.ranks - 1)
+
+
+@dataclass(frozen=True)
+class GatherRoutes(Routes):
+    """Every rank sends its whole KV to all others in one exchange: for short sequences."""
+
+    relays = False
+
+    @property
+    def exchanges(self) -> int:
+        return min(1, self.ranks - 1)
+
+    @property
+    def chunks(self) -> int:
+        return 1
+
+    def held(self, step: int, rank: int) -> tuple[Held, ...]:
+        return tuple(Held(source, 0) for source in (self._others(rank) if step else [rank]))
+
+    def sends(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
+        return tuple(Transfer(peer, Held(rank, 0)) for peer in self._others(rank))
+
+    def receives(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
+        return tuple(Transfer(peer, Held(peer, 0)) for peer in self._others(rank))
+
+    def all_held(self, step: int) -> tuple[Array, Array]:
+        sources = np.array([[h.source for h in self.held(step, rank)] for rank in range(self.ranks)])
+        return sources, np.zeros_like(sources)
+
+    def all_sends(self, exchange: int) -> tuple[Array, Array, Array]:
+        receivers, chunks = self.all_held(1)
+        return receivers, np.broadcast_to(np.arange(self.ranks)[:, None], receivers.shape), chunks
+
+    def _others(self, rank: int) -> list[int]:
+        return [peer for peer in range(self.ranks) if peer != rank]

@@ -77,7 +77,7 @@ def _attend(schedule: str, given: dict[str, Any]) -> Any:
     if boundaries is not None:
         given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"], AttentionError).size)
     return attend_unpacked(
-        given, schedule=schedule, layout=("BSND", layout_of(schedule, given["causal"] is True))
+        given, schedule=schedule, layout=("BSND", layout_of(schedule, given["causal"] is True)), _gather=True
     )
 
 
