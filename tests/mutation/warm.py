@@ -35,11 +35,11 @@ MAX_SECONDS = 10.0
 CALLED: set[types.CodeType] = set()
 """What was called while tests were collected."""
 if "MEGATILE_MUTANTS" in os.environ:
-    sys.setprofile(lambda frame, event, _: CALLED.add(frame.f_code) if event == "call" else None)
+    sys.settrace(lambda frame, event, _: CALLED.add(frame.f_code))
 
 
 def pytest_collection_finish() -> None:
-    sys.setprofile(None)
+    sys.settrace(None)
     gc.collect()
 
 
