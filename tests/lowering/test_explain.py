@@ -1,11 +1,13 @@
 """``lowering/explain.py``: what lowering decided, and what a simulated program achieves."""
 
+from dataclasses import replace
+
 import pytest
 from tests.lowering.shared import gemm, tiled_gemm
 
 import megatile as mt
 import megatile.language as T
-from megatile.lowering.explain import figures
+from megatile.lowering.explain import Figures, figures
 
 
 def test_explanations_name_the_choice_and_the_others() -> None:
@@ -74,3 +76,20 @@ def test_rows_are_moved_in_whole_sectors(columns, factor) -> None:
     assert ("× the bytes" in str(found)) == (factor > 1)
     machine = mt.machine("tpu-v5p")  # whose file gives no sectors
     assert figures(mt.lower(part, machine=machine)).moved == 2 * 512 * columns * 4
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "least_us", "of_peak"), [(1e12, 4.0, 0.25), (8e12, 1.0, 0.25), (0.0, 1.0, 0.25)]
+)
+def test_the_roofline_is_the_longer_of_work_and_moves(bandwidth, least_us, of_peak) -> None:
+    """1e9 operations at 1e15 per second, 4 MB, in 4 us; without a bandwidth the work alone."""
+    found = Figures(
+        "f", "m", (), {"tensor": 10**9, "vector": 5}, 0, {"tensor": 1e15, "vector": 1.0}, 4 * 10**6,
+        bandwidth=bandwidth, compulsory_bytes=4 * 10**6,
+    )  # fmt: skip
+    assert found.least_ps == pytest.approx(least_us * 1e6)
+    assert found.share_of_roofline == pytest.approx(least_us / 4)
+    assert (found.tflops, found.share_of_peak) == (250.0, of_peak)
+    without = replace(found, flops={"vector": 5}, peaks={})
+    assert without.share_of_peak is None
+    assert without.least_ps == (4e6 * 1e12 / bandwidth if bandwidth else 0)

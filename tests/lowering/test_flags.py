@@ -11,8 +11,10 @@ from tests.lowering.shared import counters, judged
 
 import megatile as mt
 import megatile.language as T
+from megatile.core.expr import unit
 from megatile.lowering import flags
 from megatile.plan import model as pm
+from megatile.plan.build import PlanBuilder
 
 
 @pytest.fixture
@@ -247,3 +249,17 @@ def test_a_tile_that_is_changed_in_place_has_versions_too() -> None:
     assert three < 0.9 * one
     in_registers = mt.lower(scaled(3, "l0")[0], machine="dgx-h100").plan
     assert next(t.versions for t in in_registers.tiles if t.name == "t") == 1
+
+
+def test_copies_that_are_surely_another_units_do_not_concern_this_one() -> None:
+    """A loop decides whose copy the last is: it may be the unit's own."""
+    b = PlanBuilder("others", scale="device", units=4)
+    x, y = (b.tile(name, (4,), "f32", memory="hbm") for name in "xy")
+    with b.loop(0, 3) as loop:
+        for at in ((unit + 1) % 4, unit, (unit + loop.index) % 4, 3):
+            b.compute("copy", x, [y.at(at)])
+    (every,) = b.finish().bodies
+    copies = [s for s in every if isinstance(s, pm.Compute)]
+    read = [bool(flags.touched([s], {"unit": (0, 3)}, 4).reads) for s in copies]  # type: ignore[union-attr]
+    assert read == [False, True, True, True]
+    assert flags.touched(copies[:1], {"unit": (0, 3)}).reads  # type: ignore[union-attr]

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from tests.plan.execute_cases import builder
 
+from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
+from megatile.plan.execute import execute
 from megatile.plan.model import PlanError
 from megatile.plan.storage import allocate, read_inputs
 
@@ -33,3 +36,16 @@ def test_inputs_have_a_row_for_each_owner() -> None:
     ):
         with pytest.raises(PlanError, match=message):
             list(read_inputs(plan(), given))
+
+
+@pytest.mark.parametrize(("units", "rows"), [(4, 2), (8, 1), (8, 2)])
+def test_units_read_and_write_blocks_of_rows_of_their_own(units, rows):
+    """Few units one after another, many at once."""
+    b = builder(units)
+    x = b.tile("x", (16, 3), "f32", memory="tcm", role="input")
+    y = b.tile("y", (16, 3), "f32", memory="tcm", role="output")
+    for at in range(0, 16, rows):
+        to, there = (unit * rows + at) % 16, (unit * rows + at + 8) % 16
+        b.copy(y[to : to + rows], x[there : there + rows])
+    values = np.arange(48.0 * units, dtype=np.float32).reshape(units, 16, 3)
+    np.testing.assert_array_equal(execute(b.finish(), {"x": values})["y"], np.roll(values, 8, axis=1))

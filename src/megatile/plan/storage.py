@@ -167,10 +167,10 @@ class Access:
         others = all(not isinstance(low, np.ndarray) and low == 0 for low in self.start[1:])
         if not extent or not others or tuple(rest) != self.shape[1:] or length % extent:
             return None
-        if extent > 1 and np.any(self.start[0] % extent):
+        if np.any(self.start[0] % extent):
             return None
         blocks = self.array.reshape(*self.array.shape[:lead], length // extent, extent, *rest)
-        return blocks, (*self.lead, self.start[0] // extent if extent > 1 else self.start[0])
+        return blocks, (*self.lead, self.start[0] // extent)
 
     def _index(self, count: int) -> tuple[Any, ...]:
         """Return an advanced index that selects (units, *shape), element by element."""

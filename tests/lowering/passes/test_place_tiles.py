@@ -51,3 +51,26 @@ def test_copies_of_parts_that_are_all_of_a_tile_begin_a_version(rows, early, ver
     judge = np.zeros(64, np.float32)
     mt.run(program, x, judge)
     np.testing.assert_array_equal(mt.execute(program, x, np.zeros(64, np.float32))["Y"], judge)
+
+
+def rows_of(count: int, second: int = 1):
+    """Rows 0 and ``second`` of a tile are filled, each named by its number."""
+
+    @T.program
+    def summed(X: T.Tensor((2, 64), "f32"), Y: T.Tensor((2,), "f32")):
+        with T.Kernel(block=1, threads=32):
+            x, y = T.alloc((count, 16), "f32", level="l1"), T.alloc((count,), "f32")
+            T.clear(x)
+            T.clear(y)
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(x[0, :], X[0, k * 16 : k * 16 + 16])
+                T.copy(x[second, :], X[1, k * 16 : k * 16 + 16])
+                T.reduce_sum(x, y, dim=1, clear=False)
+            T.copy(Y[0:2], y[0:2])
+
+    return summed
+
+
+@pytest.mark.parametrize(("rows", "second", "versions"), [(2, 1, 2), (3, 1, 1), (2, 0, 1)])
+def test_rows_that_are_all_of_a_tile_begin_a_version(rows, second, versions) -> None:
+    assert {t.name: t.versions for t in mt.lower(rows_of(rows, second)).plan.tiles}["x"] == versions
