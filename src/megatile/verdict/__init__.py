@@ -5,25 +5,25 @@ machine, and the verdict says which. It is added to `megatile.sim.Result` by ``m
 """
 
 from megatile.verdict import (
+    atomics,
     barriers,
     blocks,
     buffers,
-    combined,
+    chains,
     communication,
     compute,
     devices,
     exchange,
+    expressions,
     fusion,
     grid,
     imbalance,
     late,
-    links,
     memory,
     narrow,
     needless,
     occupancy,
     phases,
-    pipelines,
     placing,
     serial,
     steps,
@@ -35,8 +35,8 @@ from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES
 
 MODULES = (
-    barriers, blocks, buffers, combined, communication, compute, devices, exchange, fusion, grid, imbalance,
-    late, links, memory, narrow, needless, occupancy, phases, pipelines, placing, serial, steps,
+    atomics, barriers, blocks, buffers, chains, communication, compute, devices, exchange, expressions,
+    fusion, grid, imbalance, late, memory, narrow, needless, occupancy, phases, placing, serial, steps,
     traffic, unread,
 )  # fmt: skip
 assert {rule.find.__module__ for rule in RULES} == {module.__name__ for module in MODULES}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from megatile.core.expr import Binary, Expr, Symbol, known, linear, substitute, symbols, walk
+from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.program import Program, bindings
@@ -49,6 +50,11 @@ def _needless(program: Program) -> list[n.Node]:
     for loop in n.each(n.Loop, program.body):
         inside = list(n.walk(loop.body))
         barriers = [m for m in inside if isinstance(m, n.Barrier)]
+        own = {  # parts of tensors that are divided among the units that meet
+            name for name, b in table.items()
+            if b.views and {m.scale for m in barriers} == {b.views[-1].scale}
+            and not is_whole(b.views[-1].layout)
+        }  # fmt: skip
         found |= {id(m): m for m in barriers}
         written, read = list[tuple[n.Node, n.Region]](), list[n.Region]()
         waiting: n.Node | None = None
@@ -59,7 +65,9 @@ def _needless(program: Program) -> list[n.Node]:
                 base = table[region.source].base
                 others = [
                     r for writer, r in written
-                    if kind != "write" and (far or n.remote(writer) is not None or base in tensors)
+                    if kind != "write" and (
+                        far or n.remote(writer) is not None or (base in tensors and r.source not in own)
+                    )
                 ]  # fmt: skip
                 if kind != "read" and n.remote(node) is not None:  # others may still read what a put changes
                     others += read[: len(read) - read_since]

@@ -12,9 +12,8 @@ from megatile.core.expr import trips
 from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
 from megatile.verdict import changes
-from megatile.verdict.even import evened
 from megatile.verdict.grid import independent_parts, over_grid, parts_in_grid
-from megatile.verdict.imbalance import uneven_work
+from megatile.verdict.imbalance import evened, uneven_work
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
 

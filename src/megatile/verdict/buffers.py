@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from megatile.plan import model as pm
+from megatile.plan.statements import rewritten, write_of
 from megatile.verdict import changes
 from megatile.verdict.arguments import arguments_of
 from megatile.verdict.blocks import level_of
@@ -94,3 +98,53 @@ def _more_stages(study: Study) -> Iterator[Finding]:
 
 def _use(study: Study, engine: str) -> float:
     return study.result.use(engine) if engine in study.result.busy else 0.0
+
+
+@rule("buffers")
+def buffers(study: Study) -> Iterator[Finding]:
+    """A producer waits until what it has written before is read: it has too few buffers."""
+    flags = {s.flag: s for stream in study.plan.streams for s in _before_writes(study.plan, stream.body)}
+    if flags:
+        streams = tuple(
+            replace(stream, body=rewritten(stream.body, lambda s: None if _waits_for(s, flags) else s))
+            for stream in study.plan.streams
+        )
+        first = next(iter(flags.values()))
+        yield from study.finding(
+            "pipeline stages", study.plan_ps(replace(study.plan, streams=streams)),
+            f"Plan timed again without waiting for {', '.join(sorted(flags))}", bound=True,
+            bottleneck="exposed latency: too few buffers, so that a producer waits for its consumer",
+            reason=f"it waits for '{first.flag}' before it writes a buffer again",
+            step="one more buffer (slot), counted modulo their number, with a flag each",
+            source=str(first.source or ""),
+        )  # fmt: skip
+
+
+def _waits_for(s: Any, flags: dict[str, pm.Wait]) -> bool:
+    return isinstance(s, pm.Wait) and s.flag in flags
+
+
+def _before_writes(plan: pm.Plan, body: tuple[Any, ...]) -> Iterator[pm.Wait]:
+    """Waits after which a stream first writes a tile that others read, and does not read it before."""
+    shared = {r.tile for b in plan.bodies for s in b if isinstance(s, pm.Compute) for r in s.reads}
+    written = {w.tile for b in plan.bodies for s in b if (w := write_of(s)) is not None}
+    waiting: list[pm.Wait] = []
+    for s in body:
+        if isinstance(s, (pm.Loop, pm.If)):
+            inner = [*_before_writes(plan, s.body)]
+            inner += _before_writes(plan, s.orelse) if isinstance(s, pm.If) else []
+            yield from inner
+            alone = isinstance(s, pm.If) and len(s.body) == 1 and isinstance(s.body[0], pm.Wait)
+            waiting += [s.body[0]] if alone else []  # type: ignore[list-item]
+        elif isinstance(s, pm.Wait):
+            waiting.append(s)
+        elif isinstance(s, pm.Compute) and waiting:
+            local = {t.name for t in plan.tiles if t.role == "local"}
+            tensors = {t.name for t in plan.tiles} - local - written
+            loads = (
+                s.engine == "dma"
+                and s.write.tile in shared & local
+                and all(r.tile in tensors for r in s.reads)
+            )
+            yield from waiting if loads else ()
+            waiting = []

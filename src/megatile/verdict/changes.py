@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -180,12 +180,17 @@ def carried_in_tile(program: Program) -> Program:
 
 def without(program: Program, nodes: list[n.Node]) -> Program:
     """Return the program without some statements."""
-    gone = set(map(id, nodes))
+    return replaced(program, {id(node): () for node in nodes}) if nodes else program
+
+
+def replaced(program: Program, nodes: Mapping[int, tuple[n.Node, ...]]) -> Program:
+    """Return the program with others in place of some statements (by identity)."""
 
     def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(n.with_bodies(node, change) for node in body if id(node) not in gone)
+        new = (nodes[id(m)] if id(m) in nodes else (n.with_bodies(m, change),) for m in body)
+        return tuple(m for part in new for m in part)
 
-    return replace(program, body=change(program.body)) if gone else program
+    return replace(program, body=change(program.body))
 
 
 def wide_products(program: Program, narrow: str = "f16") -> tuple[Program, n.Gemm | None]:
@@ -281,12 +286,8 @@ def products_by_hand(program: Program) -> Iterator[tuple[n.Loop, n.Gemm]]:
 
 def with_products(program: Program) -> Program:
     """Return the program that computes such products with `T.gemm`."""
-    made = {id(loop): gemm for loop, gemm in products_by_hand(program)}
-
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(made.get(id(node)) or n.with_bodies(node, change) for node in body)
-
-    return replace(program, body=change(program.body)) if made else program
+    made = {id(loop): (gemm,) for loop, gemm in products_by_hand(program)}
+    return replaced(program, made) if made else program
 
 
 def regions_of_scale(program: Program, scale: str) -> list[n.Node]:

@@ -281,14 +281,7 @@ def _staged(program: Program, wanted: list[n.Collective]) -> Program:
                 after.append(n.Copy(region, whole[side], span=one.span))
         return (*before, replace(one, to=(whole["to"],), source=(whole["source"],)), *after)
 
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        made: list[n.Node] = []
-        for node in body:
-            mine = isinstance(node, n.Collective) and any(node is one for one in wanted)
-            made += staged(node) if mine else (n.with_bodies(node, change),)  # type: ignore[arg-type]
-        return tuple(made)
-
-    return replace(program, body=change(program.body))
+    return changes.replaced(program, {id(one): staged(one) for one in wanted})
 
 
 def _algorithms(study: Study) -> Iterator[Finding]:

@@ -134,17 +134,96 @@ def _scattered(program: Program) -> Program:
         replace(outer, to=(part,), source=(part,)),
         replace(inner, kind="allgather", to=(region,), source=(part,), dim=at),
     )
+    return changes.replaced(program, {id(inner): made, id(outer): ()})
 
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        result: list[n.Node] = []
-        for node in body:
-            if node is inner or node is outer:
-                result += made if not any(m is made[0] for m in result) else ()
-            else:
-                result.append(n.with_bodies(node, change))
-        return tuple(result)
 
-    return replace(program, body=change(program.body))
+@rule("nested gathers")
+def nested_gathers(study: Study) -> Iterator[Finding]:
+    """Units gather within their group, and then each gets the other groups' results, which all in it need."""
+    if study.lowered is None:
+        return
+    for first, second in _gathers(study.lowered.source):
+        count = study.lowered.source.launch.count(first.scale, second.scale)
+        yield from study.finding(
+            "nested gathers", study.program_ps(partial(_outer_first, first=first, second=second)),
+            f"program timed again with the gather between {second.scale}s first",
+            bottleneck=f"every {first.scale} gathers all that the other {second.scale}s have gathered",
+            reason=f"the same bytes come to a {second.scale} {count} times, once for each {first.scale}",
+            step=f'T.allgather(part, x, scale="{second.scale}") first: 1/{count} of the bytes between '
+            f"{second.scale}s; then T.allgather(…, part)",
+            source=changes.source_line(second),
+        )  # fmt: skip
+
+
+def _gathers(program: Program) -> Iterator[tuple[n.Collective, n.Collective]]:
+    """All-gathers in a row: of a part within a group, and of the result, which nothing else reads, across
+    larger groups."""
+    launch = program.launch
+    every = [c for c in n.each(n.Collective, program.body) if c.kind == "allgather" and c.axis is None]
+    for first, second in pairwise(every):
+        name = first.to[0].source
+        reads = [r for m in n.walk(program.body) for k, r in n.regions(m) if k == "read" and r.source == name]
+        inner = launch.depth(first.scale) > launch.depth(second.scale)
+        if inner and second.source == first.to and reads == [*second.source]:
+            yield first, second
+
+
+def _outer_first(program: Program, first: n.Collective, second: n.Collective) -> Program:
+    source, table = first.source[0], bindings(program)
+    count = program.launch.count(second.scale)
+    shape = [known(e) or 1 for e in source.extents]
+    shape[second.dim] *= count
+    part = n.whole(f"{first.to[0].source}_across", tuple(shape))
+    made = next(m for m in n.each(n.Alloc, program.body) if m.name == table[first.to[0].source].base)
+    between: tuple[n.Node, ...] = (
+        replace(made, name=part.source, shape=tuple(shape)),
+        replace(second, to=(part,), source=(source,)),
+        replace(first, to=second.to, source=(part,)),
+    )
+    return changes.replaced(program, {id(first): (), id(second): between})
+
+
+@rule("reduced after gathering")
+def gathered_then_reduced(study: Study) -> Iterator[Finding]:
+    """Units gather rows of which each then needs a sum (or maximum) alone."""
+    if study.lowered is None:
+        return
+    for one, reduce in _reduced(study.lowered.source):
+        name = one.to[0].source
+        yield from study.finding(
+            "reduced after gathering", study.program_ps(partial(_reduced_first, one=one, reduce=reduce)),
+            "program timed again with the reduction before the all-gather",
+            bottleneck=f"an all-gather of '{name}', of which every unit only reads reduced rows",
+            reason=f"T.reduce_{reduce.op} is all that reads '{name}', along a dimension that each part has "
+            "whole",
+            step=f"T.reduce_{reduce.op} of the own part first, then T.allgather of its results",
+            source=changes.source_line(one),
+        )  # fmt: skip
+
+
+def _reduced(program: Program) -> Iterator[tuple[n.Collective, n.Reduce]]:
+    """All-gathers with the reduction that alone reads what they give, along another dimension."""
+    for one in n.each(n.Collective, program.body):
+        if one.kind != "allgather" or len(one.to) != 1 or len(one.source) != 1:
+            continue
+        readers = [m for m in n.walk(program.body) for k, r in n.regions(m)
+                   if k != "write" and r.source == one.to[0].source]  # fmt: skip
+        reduce = readers[0] if len(readers) == 1 else None
+        whole = isinstance(reduce, n.Reduce) and reduce.source == one.to[0] and reduce.clear
+        if isinstance(reduce, n.Reduce) and whole and reduce.dim % len(reduce.source.dims) != one.dim:
+            yield one, reduce
+
+
+def _reduced_first(program: Program, one: n.Collective, reduce: n.Reduce) -> Program:
+    along, table = reduce.dim % len(reduce.source.dims), bindings(program)
+    shape = tuple(known(e) or 1 for d, e in enumerate(one.source[0].extents) if d != along)
+    to = table[reduce.to.source]
+    made = next(m for m in n.each(n.Alloc, program.body) if m.name == table[one.to[0].source].base)
+    part = n.whole(f"{reduce.to.source}_part", shape)
+    sent = replace(one, to=(reduce.to,), source=(part,), dim=one.dim - (along < one.dim))
+    before = replace(made, name=part.source, shape=shape, dtype=to.dtype)
+    own = replace(reduce, source=one.source[0], to=part)
+    return changes.replaced(program, {id(one): (), id(reduce): (before, own, sent)})
 
 
 @rule("collective in a loop")
@@ -193,14 +272,5 @@ def _after_loop(program: Program, loop: n.Loop, one: n.Collective, total: str) -
     bound = bindings(program)[total]
     region = n.whole(total, bound.shape)
     after = replace(one, to=(region,), source=(region,))
-
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        result: list[n.Node] = []
-        for node in body:
-            if node is loop:
-                result += [replace(loop, body=tuple(m for m in loop.body if m is not one)), after]
-            else:
-                result.append(n.with_bodies(node, change))
-        return tuple(result)
-
-    return replace(program, body=change(program.body))
+    inside = tuple(m for m in loop.body if m is not one)
+    return changes.replaced(program, {id(loop): (replace(loop, body=inside), after)})

@@ -8,7 +8,7 @@ from functools import partial
 from math import prod
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Binary, Expr, Symbol, eq, known, linear, symbols, walk
+from megatile.core.expr import Binary, known, linear, symbols, walk
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -20,7 +20,6 @@ from megatile.plan.statements import rewritten
 from megatile.verdict import changes, needless
 from megatile.verdict.grid import split_rounds
 from megatile.verdict.model import Finding, Kind
-from megatile.verdict.near import sums_in_tile
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
 PANELS = (8, 4, 16)
@@ -28,8 +27,6 @@ REREAD = 1.2
 """Times the compulsory bytes of device memory from which on their order is worth a look."""
 BUSY = 0.4
 """The share of the time in which device memory works from which on its traffic is worth a look."""
-SELDOM = (4, 16)
-"""How many blocks are tried as one that adds what they all have to a tensor."""
 PADDINGS = (1, 2, 4, 8, 16)
 """Elements at the end of a tile's rows that are tried against bank conflicts."""
 
@@ -294,57 +291,6 @@ def sectors(study: Study) -> Iterator[Finding]:
         step="let neighbouring lanes take neighbouring elements: wider tiles, or the other layout",
         source=line,
     )  # fmt: skip
-
-
-@rule("contended atomics")
-def contended_atomics(study: Study) -> Iterator[Finding]:
-    """Atomics change one address, one after the other."""
-    every = [s for body in study.plan.bodies for s in body if isinstance(s, pm.Compute) and s.work.atomics]
-    names = [f"memory.{m.name}.atomic" for m in study.hda.memories if m.atomic_ps]
-    if not every or not names:
-        return
-    worst = max(every, key=lambda s: s.work.atomics)
-    several, step = worst.work.atomics > 1, "fewer blocks that add, or parts that a second pass adds"
-    own = sums_in_tile(study.plan, study.hda, worst) if several else None
-    kept = study.plan_ps(own) if own is not None else None
-    how = f"Plan timed again with '{worst.write.tile}' of a block in a tile, added once at its end"
-    if several:
-        step = "combine in the block first (T.reduce_sum, a tile of its own), then one atomic for each block"
-    elif (fewer := _seldom(study)) is not None:
-        kept, times = fewer
-        how = f"Plan timed again with atomics of one in {times} blocks"
-        step = f"{times} times as much in each block (larger parts, or a loop over several), then one atomic"
-    yield from study.finding(
-        "contended atomics", study.figures_ps(dict.fromkeys(names, 1 / IDEAL)) if kept is None else kept,
-        "timed again with atomics that do not wait for each other" if kept is None else how,
-        bound=kept is None,
-        bottleneck="contended atomics: they change the same address, one after the other",
-        reason=f"{worst.work.atomics} iterations of each block change one element of '{worst.write.tile}'"
-        if several else f"every block changes the same elements of '{worst.write.tile}'",
-        step=step, source=str(worst.source or ""),
-    )  # fmt: skip
-
-
-def _seldom(study: Study) -> tuple[int, int] | None:
-    """Return the time with atomics of one in so many blocks, as if these had the sums of the others, and how
-    many; None where blocks change elements of their own, or are too few."""
-    level = next((x for x in study.plan.levels if x.slots is not None), None)
-    units = study.hda.count(level.scale, study.plan.scale) if level is not None else 0
-    found = list[tuple[int, int]]()
-    for times in SELDOM if level is not None else ():
-        chosen = eq(Symbol("unit") % times, 0)
-
-        def change(s: pm.Statement, chosen: Expr = chosen) -> pm.Statement:
-            alike = isinstance(s, pm.Compute) and s.work.atomics and s.write.at is None
-            same = alike and not any("unit" in symbols(e) for e in s.write.start)  # type: ignore[union-attr]
-            return pm.If(chosen, (s,)) if same else s
-
-        streams = tuple(replace(x, body=rewritten(x.body, change)) for x in study.plan.streams)
-        if level is None or level.count < times * units or streams == study.plan.streams:
-            break
-        ps = study.plan_ps(replace(study.plan, streams=streams))
-        found += [(ps, times)] if ps is not None else []
-    return min(found, default=None)
 
 
 @rule("dependent loads")

@@ -17,9 +17,9 @@ from megatile.plan.counts import command_count
 from megatile.verdict import changes
 from megatile.verdict.arguments import Trial, arguments_of, overhangs
 from megatile.verdict.blocks import IDLE, UNEVEN, idle_share, kernel_line, level_of
+from megatile.verdict.chains import turns_of
 from megatile.verdict.few_blocks import few_blocks, more_blocks
 from megatile.verdict.model import MIN_GAIN, Finding, Kind
-from megatile.verdict.pipelines import turns_of
 from megatile.verdict.resized import best_resized, sizes_of
 from megatile.verdict.study import IDEAL, Study, collectives, rule
 

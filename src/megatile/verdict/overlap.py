@@ -11,7 +11,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.passes.driver import rewrite_expressions
 from megatile.ir.program import Program, bindings
-from megatile.verdict.changes import renamed
+from megatile.verdict.changes import renamed, replaced
 
 
 @dataclass(frozen=True)
@@ -216,14 +216,7 @@ def _of_loop(loop: n.Loop, one: n.Collective) -> n.Collective | None:
 
 def batched(program: Program) -> Program:
     """Every run of such collectives as one."""
-    first, gone = dict[int, n.Node](), set[int]()
+    made: dict[int, tuple[n.Node, ...]] = {}
     for nodes, whole in batches(program):
-        first[id(nodes[0])] = whole
-        gone |= set(map(id, nodes[1:]))
-
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(
-            first.get(id(node)) or n.with_bodies(node, change) for node in body if id(node) not in gone
-        )
-
-    return replace(program, body=change(program.body)) if first else program
+        made |= {id(node): () for node in nodes} | {id(nodes[0]): (whole,)}
+    return replaced(program, made) if made else program

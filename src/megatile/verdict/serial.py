@@ -118,14 +118,8 @@ def _finding(
 def _rewritten(program: Program, rewrite: Rewrite) -> Program:
     """The program with loops replaced by statements, outer ones first."""
 
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        result: list[n.Node] = []
-        for node in body:
-            new = rewrite(node) if isinstance(node, n.Loop) else None
-            result += new if new is not None else (n.with_bodies(node, change),)
-        return tuple(result)
-
-    return replace(program, body=change(program.body))
+    made = ((loop, rewrite(loop)) for loop in n.each(n.Loop, program.body))
+    return changes.replaced(program, {id(loop): new for loop, new in made if new is not None})
 
 
 def _parallel(loop: n.Loop) -> tuple[n.Node, ...] | None:

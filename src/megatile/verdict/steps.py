@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.expr import Symbol, eq, symbols, trips
+from megatile.ir import nodes as n
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten, write_of
+from megatile.verdict import changes
 from megatile.verdict.model import MIN_GAIN, Finding
 from megatile.verdict.study import OutOfBudget, Study, rule
 
@@ -49,8 +51,11 @@ def larger_steps(study: Study) -> Iterator[Finding]:
 def copies_of_several_steps(study: Study) -> Iterator[Finding]:
     """A serial loop copies a little in every step, though only the computation needs the one before it."""
     times, line = dict[int, int](), ""
-    for factor in FACTORS if study.lowered is not None else ():
-        plan, line = _seldom(study.plan, factor)
+    loops = n.each(n.Loop, study.lowered.source.body) if study.lowered is not None else ()
+    copies = (m for loop in loops if loop.kind == "serial" for m in n.each(n.Copy, loop.body))
+    serial = set(map(changes.source_line, copies))
+    for factor in FACTORS if serial else ():
+        plan, line = _seldom(study.plan, factor, serial)
         ps = study.plan_ps(plan) if plan is not study.plan else None
         if ps is None or ps > (1 - MIN_GAIN) * min(times.values(), default=study.base_ps):
             break
@@ -67,7 +72,7 @@ def copies_of_several_steps(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _seldom(plan: pm.Plan, factor: int) -> tuple[pm.Plan, str]:
+def _seldom(plan: pm.Plan, factor: int, serial: set[str]) -> tuple[pm.Plan, str]:
     """Return the Plan whose serial loops without products and messages copy between tensors and tiles once in
     so many steps, and then as many times the bytes; and the line of such a copy."""
     tensors, lines = {t.name for t in plan.tiles if t.role != "local"}, list[str]()
@@ -84,7 +89,7 @@ def _seldom(plan: pm.Plan, factor: int) -> tuple[pm.Plan, str]:
         return replace(s, body=tuple(body)) if inside else s
 
     def _moves_on(m: Any, index: str) -> bool:
-        if not isinstance(m, pm.Compute) or m.engine != "dma" or len(m.reads) != 1:
+        if not isinstance(m, pm.Compute) or m.engine != "dma" or str(m.source) not in serial:
             return False
         there = [r for r in (m.reads[0], m.write) if r.tile in tensors]
         loads = m.write.tile not in tensors

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from megatile.core.expr import symbols
 from megatile.core.quantities import format_time
+from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
+from megatile.plan.model import Plan
 from megatile.verdict import changes, footprint
 from megatile.verdict.fusion import as_one
 from megatile.verdict.model import MIN_GAIN, Finding
-from megatile.verdict.near import shifted_near
 from megatile.verdict.study import Study, rule
 
 
@@ -138,3 +139,26 @@ def phases(study: Study) -> Iterator[Finding]:
 
 def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in dict.fromkeys(names))
+
+
+def shifted_near(
+    plan: Plan, hda: HDA, found: list[tuple[footprint.Loads, float]], shares: Mapping[footprint.Key, float]
+) -> Plan:
+    """Return the Plan whose lanes take from the level that they share what is loaded again shifted: elements
+    that other lanes have from an earlier load."""
+    names = set[str]()
+    for one, _ in found:
+        seen = set[object]()
+        for key, box in one.boxes:
+            command = one.commands[key]
+            if shares.get(key, 1.0) < 1 - footprint.NOTHING and box not in seen and command.engine == "dma":
+                names.add(command.write.tile)
+            seen.add(box)
+    memory = hda.memory("l1")
+    tiles = tuple(
+        replace(t, memory=memory.name)
+        if t.name in names and t.role == "local" and t.memory == hda.memory("l0").name
+        else t
+        for t in plan.tiles
+    )
+    return plan if tiles == plan.tiles else replace(plan, tiles=tiles)

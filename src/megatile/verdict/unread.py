@@ -39,6 +39,7 @@ def unread_parts(study: Study) -> Iterator[Finding]:
         if one.kind != "allgather":
             continue
         name, line = one.to[0].source, changes.source_line(one)
+        count = program.launch.count(one.scale)
         own = _own_reads(program, one)
         share = None if own else footprint.read_share(study.plan, name, line)
         if own:
@@ -49,6 +50,16 @@ def unread_parts(study: Study) -> Iterator[Finding]:
                 bottleneck=f"an all-gather of '{name}' where every unit reads only its own part",
                 reason=f"all that is read of '{name}' is '{part}', which the unit has",
                 step=f"read '{part}' itself, and leave T.allgather out", source=line,
+            )  # fmt: skip
+        elif share is not None and share <= READ and share * count > 1.01:  # more than one part's
+            less = study.collective_ps("all_gather", one) - study.collective_ps("all_gather", one, share)
+            yield from study.finding(
+                "unread parts", study.base_ps - max(0, less),
+                f"the all-gather's time replaced by that of {share:.2g} of the tensor",
+                bottleneck=f"an all-gather of '{name}': a unit reads {share:.2g} of it",
+                reason="every unit gets all of each part, and reads some of it",
+                step=f"T.copy what is read of '{one.source[0].source}' into a tile, and T.allgather that",
+                source=line,
             )  # fmt: skip
         elif share is not None and share <= READ:
             yield from study.finding(
@@ -149,14 +160,10 @@ def _within_own(region: n.Region, one: n.Collective, unit: Unit) -> n.Region | N
 
 
 def _ungathered(program: Program, one: n.Collective, own: dict[int, n.Region]) -> Program:
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(
-            replace(node, source=own[id(node)]) if isinstance(node, n.Copy) and id(node) in own
-            else n.with_bodies(node, change)
-            for node in body if node is not one
-        )  # fmt: skip
-
-    return replace(program, body=change(program.body))
+    """Return the program without an all-gather, whose copies read the unit's own part."""
+    copies = (m for m in n.each(n.Copy, program.body) if id(m) in own)
+    made: dict[int, tuple[n.Node, ...]] = {id(m): (replace(m, source=own[id(m)]),) for m in copies}
+    return changes.replaced(program, made | {id(one): ()})
 
 
 def _message(program: Program, one: n.Collective, share: float) -> Program:
