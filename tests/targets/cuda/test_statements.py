@@ -7,9 +7,21 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from megatile.targets.common.errors import CompileError
 
 ROWS, COLUMNS = 8, 5
 SHAPE = (2, ROWS, COLUMNS)
+
+
+def test_a_number_that_decides_what_is_launched_is_not_read_on_the_device() -> None:
+    @T.program
+    def program(N: T.Tensor((1,), "i32"), X: T.Tensor((4,), "f32")):
+        with T.Kernel(device=1, block=2, threads=32), T.Scale("device"):
+            for i in T.serial(T.read_scalar(N[0], bound=4)):
+                T.fill(X[i : i + 1], 2.0)
+
+    with pytest.raises(CompileError, match="the host would need an element of a tensor here"):
+        mt.compile(program, target="cuda", machine="dgx-h100")
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
