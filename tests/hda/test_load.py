@@ -167,6 +167,7 @@ def test_a_factor_multiplies_the_given_value() -> None:
     [
         ("${nn}", "hw_spec.pe_groups.chip.num_units: 'nn' in 'nn' is unknown .*did you mean 'n'"),
         ("${n // 0}", "cannot be computed"),
+        ("a ${${n}} b", "computes what is computed again"),
         ("${n / 2}", "must be a whole number, got 1.5"),
         ("${open(1)}", "is refused"),
         ("${9 ** 9 ** 9}", "too large"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import megatile as mt
+from megatile.models.batch import Batch
 from megatile.models.schemes import ModelError
 
 
@@ -24,3 +25,9 @@ def test_bad_batches_are_one_sentence(batch: object, said: str) -> None:
     with pytest.raises(ModelError) as caught:
         mt.model("Llama-3.1-8B").step(batch, machine="dgx-h100")
     assert said in str(caught.value)
+
+
+def test_a_batch_of_equal_requests_takes_no_list_of_them() -> None:
+    assert Batch.equal(3, 1, 7) == Batch.of([(1, 7)] * 3)
+    with pytest.raises(ModelError, match="a step holds at most"):
+        Batch.equal(10**40, 1, 1)

@@ -103,14 +103,15 @@ def predict(
 
     Example: megatile model predict Llama-3.1-70B -m dgx-h100 --tp 8 --batch 64 --isl 2048 --osl 512
     """
+    from megatile.models.batch import Batch
     from megatile.models.step import step_time
 
     if batch < 1:
         raise MegatileError(f"--batch must be at least 1, got {batch}")
     d, isl, osl = asked.deployment(), asked.isl, asked.osl
     found = {
-        "prefill": step_time(d, [(isl, 0)] * batch),
-        "decode": step_time(d, [(1, isl + osl // 2)] * batch),
+        "prefill": step_time(d, Batch.equal(batch, isl, 0)),
+        "decode": step_time(d, Batch.equal(batch, 1, isl + osl // 2)),
     }
     _print_steps(d, found, asked.json, asked.csv_file)
     if report is not None:

@@ -295,7 +295,10 @@ def _parameters(document: Document) -> None:
             whole = _TEMPLATE.fullmatch(value.strip())
             if whole:
                 return computed(whole)
-            return _TEMPLATE.sub(lambda match: str(computed(match)), value)
+            found = _TEMPLATE.sub(lambda match: str(computed(match)), value)
+            if _TEMPLATE.search(found):  # a file written from this machine would compute it again
+                raise MachineError(f"'{value}' computes what is computed again", advice="nest no ${...}")
+            return found
         except MegatileError as problem:
             raise document.error(problem.message, key_path, problem.advice) from None
 

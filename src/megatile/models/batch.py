@@ -46,6 +46,11 @@ class Batch:
         return cls(tuple(_group(count, *pair) for pair, count in sorted(pairs.items(), key=_order)))
 
     @classmethod
+    def equal(cls, requests: int, new: int, cached: int) -> Batch:
+        """Return the batch of so many requests with equally many tokens."""
+        return cls((_group(requests, new, cached),))
+
+    @classmethod
     def from_groups(cls, groups: Iterable[tuple[int, int, int]]) -> Batch:
         """Return the batch of (count, new, cached) groups, unchecked: for loops."""
         return cls(tuple(Group(*group) for group in groups))

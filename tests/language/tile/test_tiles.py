@@ -101,3 +101,11 @@ def test_steps_with_other_extents_are_refused() -> None:
 
     with pytest.raises(ProgramError, match=r"'B' \(3\) and 'A' \(4\) have different shapes"):
         wrong.build("dgx-h100")
+
+
+def test_a_tensor_of_an_annotation_has_no_elements() -> None:
+    tensor = T.Tensor((4,), "f32")
+    with pytest.raises(ProgramError, match="has elements only inside a kernel that takes it"):
+        tensor[0]
+    with pytest.raises(ProgramError, match="has elements only inside a kernel that takes it"):
+        tensor[0] = 1.0

@@ -62,10 +62,19 @@ class Tensor:
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
 
     def __getitem__(self, index: Any) -> Any:
-        return argument(self)[index]
+        return self._argument()[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        argument(self)[index] = value
+        self._argument()[index] = value
+
+    def _argument(self) -> Any:
+        found = argument(self)
+        if found is self:
+            raise ProgramError(
+                "a T.Tensor describes an argument, and has elements only inside a kernel that takes it",
+                advice='write it in the head of the kernel: def kernel(A: T.Tensor((4, 8), "f32"))',
+            )
+        return found
 
 
 def argument(value: Any) -> Any:
