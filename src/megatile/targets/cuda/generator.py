@@ -44,7 +44,8 @@ _TAKEN = {word for found in _NAMED.findall(DEVICE + EMULATE) for word in found i
 MAX_THREADS = 1024
 """Of a block, by the rules of CUDA, whatever the device."""
 _HOST = (
-    n.Let, n.ReadScalar, n.If, n.Loop, n.ScaleRegion, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print, n.Breakpoint,
+    n.Let, n.ReadScalar, n.If, n.Loop, n.ScaleRegion, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print,
+    n.Breakpoint,
 )  # fmt: skip
 _SILENT = (n.Alloc, n.Reshape, n.Hint)
 
