@@ -49,12 +49,18 @@ print("RIGHT")
 """
 JOBS = {
     "plan": """
-from tests.runtime.launch_cases import mixed_plan
+from megatile.core.expr import unit
+from megatile.plan.build import PlanBuilder
 from megatile.runtime.launch import launch
 
 def main():
-    inputs = {"x": np.ones((3, 4, 6)), "n": np.array([[0], [2], [3]])}
-    launch(mixed_plan(3), inputs, repeat=int(os.environ.get("REPEAT", 10**7)), started=lambda pids: working())
+    b = PlanBuilder("ring", scale="device", units=3)
+    x = b.tile("x", (4, 6), "f64", memory="hbm", role="inout")
+    c = b.channel("c", source=(unit - 1) % 3, slot_bytes=192, memory="hbm")
+    b.send(c, x, to=(unit + 1) % 3)
+    b.copy(x, b.receive(c, (4, 6), "f64"))
+    repeat = 10**7 if REPEAT > 1 else 10
+    launch(b.finish(), {"x": np.ones((3, 4, 6))}, repeat=repeat, started=lambda pids: working())
 """,
     "program": """
 @T.program
@@ -308,7 +314,7 @@ def attempt(job: str, fault: Fault) -> str | None:
         if job == "compile" or fault.name == "disk":
             environment["MEGATILE_CACHE"] = str(folder / "cache")
         repeat = 10**6 if hit else 1
-        script = f"{BEGIN}\nREPEAT = {repeat}\nos.environ['REPEAT'] = str(REPEAT)\n{JOBS[job]}{END}"
+        script = f"{BEGIN}\nREPEAT = {repeat}\n{JOBS[job]}{END}"
         (folder / "job.py").write_text(script)
         process = subprocess.Popen(
             [sys.executable, "job.py"], env=environment, cwd=folder, text=True, stdin=subprocess.DEVNULL,
