@@ -39,7 +39,7 @@ from megatile.plan.counts import command_count
 from megatile.plan.statements import engine_of, regions_of, write_of
 from megatile.sim.launch_rows import LaunchRows
 from megatile.sim.simulation import Simulation
-from megatile.sim.state import RELEASE, Recorded
+from megatile.sim.state import NONE, RELEASE, Recorded
 
 MANY_COMMANDS = 1 << 15
 """Commands up to which a plan is run as it is."""
@@ -188,7 +188,7 @@ class Shortened:
             part = np.concatenate(blocks, axis=1)
             times = [rows[part, column] for column in (Recorded.start, Recorded.end)]
             arrived = rows[part, Recorded.arrived]
-            times.append(np.where(arrived >= 0, arrived, times[1]))
+            times.append(np.where(arrived != NONE, arrived, times[1]))
             yield part, gaps[key], np.concatenate(times, axis=1)
 
 

@@ -176,7 +176,7 @@ class _Builder:
         if tag is None or tag == "!":
             tag = self.scalars.resolve(yaml.ScalarNode, event.value, event.implicit)
         try:
-            return self.scalars.construct_object(yaml.ScalarNode(tag, event.value), deep=True)
+            return self.scalars.construct_object(yaml.ScalarNode(tag, event.value))
         except (yaml.YAMLError, ValueError, OverflowError):
             raise self.error(event, f"'{event.value}' (tag {tag}) is not a plain value", key_path) from None
 

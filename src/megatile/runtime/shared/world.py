@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -91,7 +92,7 @@ def _available() -> int:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return 1 << 62
+        return sys.maxsize
 
 
 def _unnamed() -> int:
