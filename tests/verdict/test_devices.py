@@ -4,7 +4,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.verdict.devices import gathered_then_reduced, nested_gathers
+from megatile.verdict.devices import gathered_by_sums, late_reductions, nested_gathers
 from megatile.verdict.study import Study
 
 
@@ -50,11 +50,44 @@ def largest(late, rows=64, columns=256):
     return kernel
 
 
+def pooled(late, samples=512, bag=4, width=64):
+    @T.program
+    def kernel(X: T.Tensor((8, samples * bag, width), "f32"), Y: T.Tensor((8, samples, width), "f32")):
+        with T.Kernel(device=8, block=samples // 16, threads=128) as b, T.Scale("device"):
+            x, y = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.Shard(0))
+            got = T.alloc((samples * (bag if late else 1), width), "f32", level="l2")
+            if late:
+                T.all_to_all(got, x[0])
+            with T.Scale("block"):
+                z = T.alloc((16 * bag, width), "f32", level="l1")
+                total = T.alloc((16, width), "f32")
+                T.clear(total)
+                if late:
+                    T.copy(z, got[b * 16 * bag, 0])
+                else:
+                    T.copy(z, x[0, b * 16 * bag, 0])
+                for s in T.serial(bag):
+                    for i, j in T.Parallel(16, width):
+                        total[i, j] += z[i * bag + s, j]
+                T.copy(y[0, b * 16, 0], total)
+            if not late:
+                T.all_to_all(got, y[0])
+
+    return kernel
+
+
+def test_sums_of_what_was_exchanged_could_be_exchanged():
+    slow, fast = (mt.simulate(pooled(late), machine="hgx-a100") for late in (True, False))
+    (found,) = late_reductions(Study(slow))
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.25)
+    assert not list(late_reductions(Study(fast)))
+
+
 @pytest.mark.parametrize(
     ("rule", "slow", "fast", "machine"),
     [
         (nested_gathers, gathered(False), gathered(True), "h100-cluster"),
-        (gathered_then_reduced, largest(True), largest(False), "dgx-h100"),
+        (late_reductions, largest(True), largest(False), "dgx-h100"),
     ],
 )
 def test_gathers_of_more_than_need_be(rule, slow, fast, machine):
@@ -62,3 +95,25 @@ def test_gathers_of_more_than_need_be(rule, slow, fast, machine):
     (found,) = rule(Study(slow))
     assert found.time_ps == pytest.approx(fast.time_ps, rel=0.05)
     assert not list(rule(Study(fast)))
+
+
+def test_parts_that_are_added_to_zeros_are_an_all_gather():
+    def shared(by_sum, rows=1 << 16):
+        @T.program
+        def kernel(X: T.Tensor((8, rows), "f32"), Y: T.Tensor((8, 8, rows), "f32")):
+            with T.Kernel(device=8), T.Scale("device") as (r, _):
+                x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.Shard(0))
+                every = T.alloc((8, rows), "f32", level="l2")
+                if by_sum:
+                    T.clear(every)
+                    T.copy(every[r, 0:rows], x[0, 0:rows])
+                    T.allreduce(every)
+                else:
+                    T.allgather(every, x)
+                T.copy(y[0], every)
+
+        return kernel
+
+    slow, fast = (mt.simulate(shared(by_sum), machine="dgx-h100") for by_sum in (True, False))
+    (found,) = gathered_by_sums(Study(slow))
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from math import prod
 
 from megatile.core.expr import Binary, known, walk
 from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.program import Program, bindings
-from megatile.verdict import changes
+from megatile.plan import model as pm
+from megatile.plan.statements import rewritten
+from megatile.verdict import changes, footprint
+from megatile.verdict.grid import added_to
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
 
@@ -183,15 +187,57 @@ def _outer_first(program: Program, first: n.Collective, second: n.Collective) ->
     return changes.replaced(program, {id(first): (), id(second): between})
 
 
-@rule("reduced after gathering")
-def gathered_then_reduced(study: Study) -> Iterator[Finding]:
-    """Units gather rows of which each then needs a sum (or maximum) alone."""
+@rule("gathered by a sum")
+def gathered_by_sums(study: Study) -> Iterator[Finding]:
+    """Every unit adds its part to zeros, so that all have all parts."""
     if study.lowered is None:
         return
+    for one in _sums_of_parts(study.lowered.source):
+        saved = study.collective_ps("all_reduce", one) - study.collective_ps("all_gather", one)
+        yield from study.finding(
+            "collective by hand", study.base_ps - saved,
+            "the all-reduce's time replaced by that of an all-gather of the same tensor",
+            bottleneck=f"an all-gather by T.allreduce: '{one.to[0].source}' is zero but for the unit's part",
+            reason="a sum with zeros sends every part twice",
+            step=f"T.allgather({one.to[0].source}, part)", source=changes.source_line(one),
+        )  # fmt: skip
+
+
+def _sums_of_parts(program: Program) -> Iterator[n.Collective]:
+    """All-reduces of tiles that are cleared and then get one part, at a place of the unit's rank."""
+    for one in n.each(n.Collective, program.body):
+        name, count = one.to[0].source, program.launch.count(one.scale)
+        writes = [(m, r) for m in n.walk(program.body) for kind, r in n.regions(m)
+                  if kind != "read" and r.source == name and m is not one]  # fmt: skip
+        zeros = [m for m, _ in writes if isinstance(m, n.Fill) and known(m.value) == 0]
+        parts = [r for m, r in writes if isinstance(m, n.Copy) and n.remote(m) is None]
+        if one.kind != "allreduce" or len(writes) != 2 or len(zeros) != 1 or len(parts) != 1 or count < 2:
+            continue
+        sizes = [[known(e) or 1 for e in r.extents] for r in (parts[0], one.to[0])]
+        ranks = any(isinstance(p, Rank) for e in parts[0].expressions() for p in walk(e))
+        if ranks and prod(sizes[0]) * count == prod(sizes[1]):
+            yield one
+
+
+@rule("late reduction")
+def late_reductions(study: Study) -> Iterator[Finding]:
+    """Units exchange rows of which each then needs a sum (or maximum) alone."""
+    if study.lowered is None:
+        return
+    for one, times in _added_up_later(study.lowered.source):
+        yield from study.finding(
+            "late reduction", _fewer_bytes_ps(study, one, times), bound=True,
+            how=f"Plan timed again with 1/{times} of the bytes in memory, and the {one.kind}'s time "
+            "replaced by that of as many fewer bytes",
+            bottleneck=f"{one.kind} of '{one.to[0].source}', which units then only add up",
+            reason=f"each of {times} elements that a unit gets goes into one sum",
+            step="add up at the sender, and send the sums",
+            source=changes.source_line(one),
+        )  # fmt: skip
     for one, reduce in _reduced(study.lowered.source):
         name = one.to[0].source
         yield from study.finding(
-            "reduced after gathering", study.program_ps(partial(_reduced_first, one=one, reduce=reduce)),
+            "late reduction", study.program_ps(partial(_reduced_first, one=one, reduce=reduce)),
             "program timed again with the reduction before the all-gather",
             bottleneck=f"an all-gather of '{name}', of which every unit only reads reduced rows",
             reason=f"T.reduce_{reduce.op} is all that reads '{name}', along a dimension that each part has "
@@ -199,6 +245,45 @@ def gathered_then_reduced(study: Study) -> Iterator[Finding]:
             step=f"T.reduce_{reduce.op} of the own part first, then T.allgather of its results",
             source=changes.source_line(one),
         )  # fmt: skip
+
+
+def _added_up_later(program: Program) -> Iterator[tuple[n.Collective, int]]:
+    """Exchanges whose results blocks copy to tiles that they only add up, with how many of their elements
+    one sum takes."""
+    table = bindings(program)
+    readers: dict[str, list[n.Node]] = {}
+    for node in n.walk(program.body):
+        for kind, region in n.regions(node):
+            if kind != "write" and added_to(node) != table[region.source].base:
+                readers.setdefault(table[region.source].base, []).append(node)
+    for one in n.each(n.Collective, program.body):
+        exchanges = one.kind in ("allgather", "all_to_all") and len(one.to) == len(one.source) == 1
+        tiles = readers.get(table[one.to[0].source].base, []) if exchanges else []
+        fewer = list[int]()
+        for copy in tiles:
+            name = copy.to.source if isinstance(copy, n.Copy) and n.remote(copy) is None else ""
+            for node in readers.get(name, [copy]):
+                total = added_to(node)
+                sizes = [prod(table[x].shape) for x in (name, total)] if name and total else [1, 1]
+                fewer.append(sizes[0] // sizes[1])
+        if fewer and min(fewer) > 1:
+            yield one, min(fewer)
+
+
+def _fewer_bytes_ps(study: Study, one: n.Collective, times: int) -> float | None:
+    assert study.lowered is not None
+    table = bindings(study.lowered.source)
+    names = {table[r.source].base for r in (*one.to, *one.source)}
+
+    def change(s: pm.Statement) -> pm.Statement:
+        mine = isinstance(s, pm.Compute) and s.engine == "dma" and {s.write.tile, s.reads[0].tile} & names
+        return footprint.scaled_read(s, 0, 1 / times) if mine else s  # type: ignore[arg-type]
+
+    streams = tuple(replace(x, body=rewritten(x.body, change)) for x in study.plan.streams)
+    ps = study.plan_ps(replace(study.plan, streams=streams))
+    kind = n.PLANNER_NAMES[one.kind]
+    less = study.collective_ps(kind, one) - study.collective_ps(kind, one, 1 / times)
+    return None if ps is None else ps - less
 
 
 def _reduced(program: Program) -> Iterator[tuple[n.Collective, n.Reduce]]:
