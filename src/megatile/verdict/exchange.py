@@ -89,10 +89,13 @@ def _talks_by_hand(plan: pm.Plan) -> bool:
     library = any(
         isinstance(s, pm.Start) or (isinstance(s, pm.Collective) and s.kind != "barrier") for s in statements
     )
-    remote = any(
-        isinstance(s, pm.Compute) and any(r.at is not None for r in (*s.reads, s.write)) for s in statements
-    )
-    return plan.units > 1 and not plan.levels and not library and (remote or bool(plan.channels))
+    remote = _reaches_others(plan) or bool(plan.channels)
+    return plan.units > 1 and not plan.levels and not library and remote
+
+
+def _reaches_others(plan: pm.Plan) -> bool:
+    commands = (s for body in plan.bodies for s in body if isinstance(s, pm.Compute))
+    return any(r.at is not None for s in commands for r in (*s.reads, s.write))
 
 
 def collective_of(plan: pm.Plan) -> tuple[str, pm.Tile, int] | None:
@@ -145,7 +148,7 @@ def _relation(x: Array, y: Array) -> str:
 @rule("hot unit")
 def hot_unit(study: Study) -> Iterator[Finding]:
     """One unit sends or receives what others share out."""
-    if not _talks_by_hand(study.plan):
+    if study.plan.units < 2 or not (study.plan.channels or _reaches_others(study.plan)):
         return
     sent, received, lines = _bytes_between(study.plan)
     ratio = max((float(x.max() / x.mean()) for x in (sent, received) if x.any()), default=1.0)
@@ -169,7 +172,7 @@ def _bytes_between(plan: pm.Plan) -> tuple[Array, Array, set[str]]:
     """Return by unit the bytes sent and those received, and the source lines that do it."""
     sent, received, lines = np.zeros(plan.units), np.zeros(plan.units), set[str]()
     for stream in plan.streams:
-        for start, stop, step in stream.units:
+        for start, stop, step in stream.units if stream.level is None else ():
             for unit in range(start, stop, step):
                 for s, env in footprint.commands(stream.body, {"unit": unit}):
                     for source, to, size in _moves(s, env, unit):
@@ -199,7 +202,7 @@ def _moves(s: Any, env: dict[str, int], unit: int) -> Iterator[tuple[int, int, i
 def incast(study: Study) -> Iterator[Finding]:
     """All units send to the same one at the same time, and then all to the next."""
     plan = study.plan
-    if not _talks_by_hand(plan) or not _same_order(plan):
+    if plan.units < 2 or not _same_order(plan):
         return
 
     def turned(place: Any) -> Any:
@@ -213,7 +216,7 @@ def incast(study: Study) -> Iterator[Finding]:
             return replace(s, reads=reads, write=replace(s.write, at=turned(s.write.at)))
         return s
 
-    streams = (replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
+    streams = (replace(x, body=rewritten(x.body, change)) if x.level is None else x for x in plan.streams)
     yield from study.finding(
         "incast", study.plan_ps(replace(plan, streams=tuple(streams))),
         "Plan timed again with every unit beginning at the one after itself",
@@ -227,8 +230,8 @@ def incast(study: Study) -> Iterator[Finding]:
 def _same_order(plan: pm.Plan) -> bool:
     """Whether all units put to (or get from) most others, in one order that does not depend on themselves."""
     orders = set()
-    for stream in plan.streams:
-        for start, stop, step in stream.units:
+    for stream in plan.streams if _reaches_others(plan) else ():
+        for start, stop, step in stream.units if stream.level is None else ():
             for unit in range(start, stop, step):
                 order = []
                 for s, env in footprint.commands(stream.body, {"unit": unit}):

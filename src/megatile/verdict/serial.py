@@ -211,21 +211,32 @@ def _summed(loop: n.Loop) -> n.Node | None:
 
 
 def _one_copy(loop: n.Loop, remote: bool) -> tuple[n.Node, ...] | None:
-    """A loop of copies of neighbouring parts as one copy each."""
+    """A loop of copies of neighbouring parts as one copy each; conditions around them are the same in all
+    rounds."""
     rounds = trips(loop)
     if loop.kind not in SERIAL or rounds is None or len(rounds) < 2 or rounds.step != 1:
         return None
-    copies = []
-    for node in loop.body:
-        if not isinstance(node, n.Copy) or (n.remote(node) is not None) != remote:
-            return None
-        if any(e is not None and loop.var in symbols(e) for e in (node.dst, node.src)):
-            return None
-        to, source = (_joined_region(r, loop.var, rounds) for r in (node.to, node.source))
-        if to is None or source is None:
-            return None
-        copies.append(replace(node, to=to, source=source))
-    return tuple(copies) or None
+
+    def joined(body: tuple[n.Node, ...]) -> tuple[n.Node, ...] | None:
+        made = list[n.Node]()
+        for node in body:
+            if isinstance(node, n.If) and loop.var not in symbols(node.condition):
+                sides = joined(node.body), joined(node.orelse)
+                if sides[0] is None or sides[1] is None:
+                    return None
+                made.append(replace(node, body=sides[0], orelse=sides[1]))
+                continue
+            if not isinstance(node, n.Copy) or (n.remote(node) is not None) != remote:
+                return None
+            if any(e is not None and loop.var in symbols(e) for e in (node.dst, node.src)):
+                return None
+            to, source = (_joined_region(r, loop.var, rounds) for r in (node.to, node.source))
+            if to is None or source is None:
+                return None
+            made.append(replace(node, to=to, source=source))
+        return tuple(made)
+
+    return joined(loop.body) or None
 
 
 def _joined_region(region: n.Region, var: str, rounds: range) -> n.Region | None:
