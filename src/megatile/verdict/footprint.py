@@ -111,7 +111,12 @@ def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
     if tile is None:
         return None
     one, boxes, counted = Loads(tile), 0, 0
-    for stream in plan.streams:
+
+    def touching(s: Any) -> Any:
+        leave = isinstance(s, pm.Compute) and all(r.tile != name for r in s.reads)
+        return None if leave or (isinstance(s, pm.Loop) and not s.body and not s.carries) else s
+
+    for stream in (replace(x, body=rewritten(x.body, touching)) for x in plan.streams):
         owned = range(plan.per(stream.level, tile.level) or 1)
         for unit in (u for run in stream.units for u in range(*run) if u in owned):
             for s, env in commands(stream.body, {"unit": unit}):

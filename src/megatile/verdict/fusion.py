@@ -92,8 +92,13 @@ def between(plan: pm.Plan) -> Iterator[Between]:
     """Yield the tensors that one stream stores and another one, of the same level, loads."""
     streams = [s for s in plan.streams if s.level == plan.streams[-1].level]
     done = {id(s): totals(plan, s) for s in streams}
+    others = {  # what units around blocks read or write: collectives, messages
+        r.tile
+        for stream in plan.streams if stream.level != streams[0].level
+        for s in pm.statements(stream.body) for r in (*reads_of(s), write_of(s)) if r is not None
+    }  # fmt: skip
     for writer in streams:
-        for name in done[id(writer)].stored:
+        for name in done[id(writer)].stored.keys() - others:
             writers = [s for s in streams if name in done[id(s)].stored]
             readers = [s for s in streams if s is not writer and name in done[id(s)].loaded]
             if len(writers) == len(readers) == 1 and name not in done[id(writer)].loaded:

@@ -1,0 +1,39 @@
+"""What units read of the results of collectives."""
+
+import pytest
+
+import megatile as mt
+import megatile.language as T
+from megatile.ir import nodes as n
+from megatile.verdict import changes, footprint
+from megatile.verdict.fusion import between
+
+
+def test_a_sum_of_which_blocks_read_their_devices_rows_is_found():
+    @T.program
+    def layer(
+        X: T.Tensor((512, 4096), "f16"), W: T.Tensor((4096, 512), "f16"), Y: T.Tensor((512, 512), "f32")
+    ):
+        with T.Kernel(device=8, block=(4, 4), threads=128) as (bx, by), T.Scale("device") as (r, _):
+            x, w, y = T.view(X, layout=T.FullCol), T.view(W, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            part = T.alloc((512, 512), "f32", level="l2")
+            with T.Scale("block"):
+                a, b = T.alloc((128, 2), "f16", level="l1"), T.alloc((2, 128), "f16", level="l1")
+                c = T.alloc((128, 128), "f32")
+                T.clear(c)
+                for k in T.Pipelined(256, num_stages=2):
+                    T.copy(a, x[by * 128, k * 2])
+                    T.copy(b, w[k * 2, bx * 128])
+                    T.gemm(a, b, c)
+                T.copy(part[by * 128, bx * 128], c)
+            T.allreduce(part)
+            with T.Scale("block"):
+                u = T.alloc((16, 128), "f32")
+                T.copy(u, part[r * 64 + by * 16, bx * 128])
+                T.copy(y[by * 16, bx * 128], u)
+
+    low = mt.lower(layer, machine="dgx-h100")
+    (one,) = n.each(n.Collective, low.source.body)
+    share = footprint.read_share(low.plan, "part", changes.source_line(one))
+    assert share == pytest.approx(1 / 8)
+    assert not list(between(low.plan))  # what a collective changes is not passed on
