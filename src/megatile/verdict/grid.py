@@ -218,13 +218,13 @@ def sums(program: Program) -> n.Loop | None:
         return None
     (loop,), table, tensors = loops, bindings(program), {p.name for p in program.params}
     body = list(n.walk(loop.body))
-    added = {table[name].base for node in body if (name := _added_to(node)) is not None}
+    added = {table[name].base for node in body if (name := added_to(node)) is not None}
     begun, left = set[str](), set[str]()
     for node in body:
         if isinstance(node, n.Loop) or _meets_others(node):
             return None
         reads = {table[r.source].base for kind, r in n.regions(node) if kind != "write"} - tensors
-        own = {table[name].base} if (name := _added_to(node)) is not None else set()
+        own = {table[name].base} if (name := added_to(node)) is not None else set()
         left |= reads - begun - own
         begun |= _writes(node, table) - own
     carried = left & {table[name].base for name in n.written(loop.body)}
@@ -233,7 +233,7 @@ def sums(program: Program) -> n.Loop | None:
     return loop if added and stores and not carried and not begun & (added | tensors) else None
 
 
-def _added_to(node: n.Node) -> str | None:
+def added_to(node: n.Node) -> str | None:
     """The tile to which a statement only adds."""
     if isinstance(node, n.Gemm) and not node.clear:
         return node.c.source

@@ -82,11 +82,14 @@ def masks(program: Program) -> Iterator[tuple[n.Node, Expr, n.Parallel]]:
 
 
 def _owner(guard: Expr, around: tuple[n.Node, ...]) -> n.Node | None:
-    """Return the innermost loop whose index is in a condition, or the region; None if the condition needs
-    names that are not known in its body."""
+    """Return the innermost loop whose index, or a name of whose body, is in a condition, or the region; None
+    if the condition needs names that are not known there."""
     names = symbols(guard)
     loops = [node for node in around if isinstance(node, n.Loop)]
-    inner = [loop for loop in loops if loop.var in names]
+    inner = [
+        loop for loop in loops
+        if names & {loop.var, *(m.name for m in loop.body if isinstance(m, (n.Let, n.ReadScalar)))}
+    ]  # fmt: skip
     regions = [node for node in around if isinstance(node, n.ScaleRegion)]
     owner = inner[-1] if inner else regions[-1] if regions else None
     own = set(map(id, getattr(owner, "body", ())))
