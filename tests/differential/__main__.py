@@ -114,7 +114,8 @@ def outcome(case: Case, target: str) -> str:
             warnings.simplefilter("ignore")
             return case.wrong(ran(case, target)) or "equal"
     except (CompileError, LoweringError) as error:
-        return f"refused: {error}"
+        wrong_text = "compiler failed" in str(error)  # ours to write, so not a refusal
+        return f"{'fails' if wrong_text else 'refused'}: {error}"
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__)[-3:])
         return f"fails: {type(error).__name__}: {error}\n{where}"

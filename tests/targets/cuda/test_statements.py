@@ -24,6 +24,29 @@ def test_a_number_that_decides_what_is_launched_is_not_read_on_the_device() -> N
         mt.compile(program, target="cuda", machine="dgx-h100")
 
 
+def test_jumps_between_kernels_are_jumps_of_the_host() -> None:
+    @T.program
+    def program(X: T.Tensor((8,), "f32")):
+        with T.Kernel(device=1, block=2, threads=32), T.Scale("device"):
+            for i in T.serial(4):
+                if i == 2:
+                    break
+                T.fill(X[i : i + 1], 2.0)
+            for i in T.serial(4):
+                if i == 1:
+                    continue
+                T.fill(X[4 + i : 5 + i], 3.0)
+                if i == 3:
+                    return
+            T.clear(X)
+
+    x, wanted = np.zeros(8, np.float32), np.zeros(8, np.float32)
+    mt.run(program, wanted, machine="dgx-h100")
+    assert wanted.tolist() == [2, 2, 0, 0, 3, 0, 3, 3]
+    mt.compile(program, target="cuda", machine="dgx-h100")(x)
+    np.testing.assert_array_equal(x, wanted)
+
+
 @pytest.mark.parametrize("turns", [0, 1, 2])
 @pytest.mark.parametrize("last", [-1, 0])
 def test_copies_before_a_loop_are_waited_for_behind_it_whatever_its_turns(turns: int, last: int) -> None:

@@ -45,7 +45,7 @@ MAX_THREADS = 1024
 """Of a block, by the rules of CUDA, whatever the device."""
 _HOST = (
     n.Let, n.ReadScalar, n.If, n.Loop, n.ScaleRegion, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print,
-    n.Breakpoint,
+    n.Breakpoint, n.Break, n.Continue, n.Return,
 )  # fmt: skip
 _SILENT = (n.Alloc, n.Reshape, n.Hint)
 
