@@ -78,7 +78,8 @@ def zigzag(n: int) -> list[int]:
 
 def _odd_cycles(n: int) -> list[list[int]]:
     base = zigzag(n - 1)
-    return [[n - 1, *((z + i) % (n - 1) for z in base)] for i in range(n - 1)]
+    numbers = [*range(n - 1)] * 2  # one object for each: 16 million for 4096 ranks would take 500 MB
+    return [[n - 1, *(numbers[z + i] for z in base)] for i in range(n - 1)]
 
 
 def _even_cycles(n: int, path: list[int]) -> list[list[int]]:
