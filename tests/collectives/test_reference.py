@@ -19,3 +19,14 @@ def test_products_notice_what_is_missing(dtype, ranks):
     assert np.abs(right).max() == 3.0 ** min(3, ranks)
     assert np.array_equal(right, np.prod(np.stack(inputs).astype(float), axis=0))
     assert (right != np.prod(np.stack(inputs[1:]).astype(float), axis=0)).any()
+
+
+@pytest.mark.parametrize(
+    "operation", ["gather", "reduce", "all_gather", "all_reduce", "broadcast", "scatter"]
+)
+def test_what_is_gathered_or_reduced_is_the_roots(operation):
+    job = Job(operation, 4, 8, "f32", root=2)
+    found = expected(job, make_inputs(job))
+    assert [r for r in range(4) if found[r] is not None] == (
+        [2] if operation in ("gather", "reduce") else [0, 1, 2, 3]
+    )

@@ -125,3 +125,9 @@ def test_whole_buffers_are_received_as_often_as_they_are_sent(ranks):
     check(plan)
     trace = simulate(plan, machine=machine("dgx-h100")).trace
     assert len(trace.flows) == ranks * (ranks - 1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_the_token_of_a_barrier_goes_round_twice(n):
+    job, _ = make_job("barrier", machine=chips("ring", n), scale="chip", ranks=n)
+    assert check(find_algorithm("ring").plan(job)).messages == 2 * (n - 1) * n
