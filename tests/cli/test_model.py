@@ -1,8 +1,11 @@
 """``megatile model``: each command prints for people and as JSON, and says in a sentence what is wrong."""
 
 import json
+import os
 
 import pytest
+
+from megatile.tuning.executors import begin_worker
 
 
 def test_list_and_memory(megatile):
@@ -79,3 +82,16 @@ def test_mistakes_are_one_sentence(megatile, words, said):
     assert done.code == 1
     assert said in done.err
     assert done.err.count("\n") == 1
+
+
+def test_workers_of_a_search_end_with_it(megatile, monkeypatch):
+    asked = {}
+
+    def refuse(workers, **how):
+        asked.update(how, workers=workers)
+        raise OSError("no process left")
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", refuse)
+    said = megatile("model", "search", "Llama-3.1-8B", "--workers", 2).err
+    assert "processes cannot be started: no process left" in said
+    assert asked == {"workers": 2, "initializer": begin_worker, "initargs": (os.getpid(),)}

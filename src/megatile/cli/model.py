@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -294,10 +295,16 @@ def search_(
     from concurrent.futures import ProcessPoolExecutor
     from contextlib import nullcontext
 
+    from megatile.tuning.executors import begin_worker
+
     if workers < 1:
         raise MegatileError(f"--workers must be at least 1, got {workers}")
     try:
-        pool = nullcontext() if workers == 1 else ProcessPoolExecutor(workers)
+        pool = (
+            nullcontext()
+            if workers == 1
+            else ProcessPoolExecutor(workers, initializer=begin_worker, initargs=(os.getpid(),))
+        )
     except OSError as problem:
         raise MegatileError(f"processes cannot be started: {problem}", advice="--workers 1") from None
     with pool as executor:

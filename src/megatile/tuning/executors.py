@@ -139,7 +139,7 @@ class _Forked(ProcessPoolExecutor):
     """Processes that know the task since they were forked."""
 
 
-def _begin_worker(parent: int) -> None:
+def begin_worker(parent: int) -> None:
     """Let a forked process end with its parent, which alone is ended by Ctrl-C at a terminal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -175,7 +175,7 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
     compiled()  # loaded once here, not by every worker
     context = multiprocessing.get_context("fork")
     with _lost_workers():
-        pool = _Forked(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+        pool = _Forked(count, mp_context=context, initializer=begin_worker, initargs=(os.getpid(),))
     before, _TASK = _TASK, task
     try:
         with _lost_workers():
