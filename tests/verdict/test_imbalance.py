@@ -78,7 +78,7 @@ def running_sums(rows=8, n=1 << 18, chunk=4096):
 def test_blocks_with_loops_of_the_mean_length_take_what_pairs_take():
     slow, fast = (mt.simulate(triangular(paired), machine="dgx-h100") for paired in (False, True))
     assert evened(fast.plan, "block") is None or slow.time_ps > fast.time_ps
-    (found,) = (one for one in slow.verdict().findings if one.name == "block balance")
+    (found,) = balance(Study(slow))
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.2)
     assert "pair long items with short ones" in found.step
 

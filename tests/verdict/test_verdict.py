@@ -15,6 +15,7 @@ from megatile.cli.main import app
 from megatile.ir.nodes import ScaleRegion
 from megatile.verdict import Finding, Verdict, largest, narrow
 from megatile.verdict.arguments import arguments_of
+from megatile.verdict.communication import communication
 from megatile.verdict.judgement import ranked, verdict as judge
 from megatile.verdict.model import Kind
 from megatile.verdict.needless import hoisted, invariant
@@ -303,7 +304,7 @@ def test_advice_keeps_the_result_or_says_what_to_add():
 
 def test_overlap_says_how_and_its_gain_is_that_of_the_program_so_written():
     result = mt.simulate(between_devices.divided_product(), machine="dgx-h100")
-    found = next(f for f in result.verdict().findings if f.name == "exposed communication")
+    found = next(f for f in communication(Study(result)) if f.name == "exposed communication")
     parts = int(found.how.split()[-2])
     assert f"overlap in {parts} parts: block=(16, {16 // parts})" in found.step
     assert f"T.allreduce(c[p * {2048 // parts} : (p + 1) * {2048 // parts}, :])" in found.step

@@ -89,7 +89,7 @@ def _summed(study: Study, one: n.Collective) -> Iterator[Finding]:
         "the all-reduce's time replaced by that of a reduce-scatter of the same tensor",
         bottleneck=f"an all-reduce of '{name}' where every unit reads only a part",
         reason=f"what a unit reads after it is {share:.2g} of it, and there are {count} units",
-        step=f"T.reduce_scatter(part, {name}): half of the messages", source=line,
+        step=f"T.reduce_scatter(own, {name}): half of the messages", source=line,
     )  # fmt: skip
 
 
