@@ -101,8 +101,8 @@ def _owner(guard: Expr, around: tuple[n.Node, ...]) -> n.Node | None:
 
 def _guards(node: n.Parallel) -> Iterator[Expr]:
     for store in node.body:
-        if isinstance(store, n.Store) and isinstance(store.value, Select):
-            kept = _kept_where(store.value)
+        if isinstance(store, n.Store) and isinstance(value := _added(store), Select):
+            kept = _kept_where(value)
         elif isinstance(store, n.If) and not store.orelse and all(map(_sets_lowest, store.body)):
             kept = Call("not", (store.condition,), "bool")
         else:
@@ -114,6 +114,18 @@ def _guards(node: n.Parallel) -> Iterator[Expr]:
         )
         if guard is not None:
             yield guard
+
+
+def _added(store: n.Store) -> Expr:
+    """Return what a store adds to its target; of another store, its value."""
+    value = store.value
+    if isinstance(value, Binary) and value.operator == "+":
+        sides = (value.left, value.right)
+        others = [
+            x for x in sides if not isinstance(x, Load) or (x.source, x.index) != (store.target, store.index)
+        ]
+        return others[0] if len(others) == 1 else value
+    return value
 
 
 def _sets_lowest(node: n.Node) -> bool:
@@ -147,6 +159,8 @@ def _possible(condition: Expr, wanted: bool, extents: dict[str, Expr]) -> Expr |
         if len(known_parts) == 2:
             return Binary("and", known_parts[0], known_parts[1], "bool")
         return known_parts[0] if known_parts else None
+    if not symbols(condition) & extents.keys() and not any(isinstance(p, Load) for p in walk(condition)):
+        return condition if wanted else Call("not", (condition,), "bool")
     operator = condition.operator if wanted else NEGATED.get(condition.operator, "")
     if operator not in NEGATED:
         return None
@@ -399,7 +413,9 @@ def _plain_copies(program: Program, far: str) -> list[n.Copy]:
 
 def _without_copies(program: Program, far: str) -> Program:
     copies = _plain_copies(program, far)
-    names = {copy.to.source: copy.source.source for copy in copies}
+    names: dict[str, str] = {}
+    for copy in copies:  # in their order: a copy of a copy is the first tile
+        names[copy.to.source] = names.get(copy.source.source, copy.source.source)
     unused = [m for m in n.each(n.Alloc, program.body) if m.name in names]
     left = changes.without(program, [*copies, *unused])
     return replace(left, body=changes.renamed(left.body, names)) if copies else program

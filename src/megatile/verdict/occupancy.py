@@ -8,10 +8,12 @@ from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
+from megatile.core.expr import known
 from megatile.core.quantities import format_bytes, format_time
 from megatile.ir import nodes as n
 from megatile.language.tile.capacity import thread_count
 from megatile.lowering.explain import counted, figures, spoken_unit
+from megatile.lowering.lowered import Lowered
 from megatile.plan import model as pm
 from megatile.plan.counts import command_count
 from megatile.verdict import changes
@@ -186,6 +188,17 @@ def other_arguments(study: Study) -> Iterator[Finding]:
     if trial is None:
         return
     fewer = collectives(study.plan), collectives(trial.lowered.plan)
+    sizes = _message_size(study.lowered), _message_size(trial.lowered)
+    if sizes[1] > sizes[0]:
+        yield from study.finding(
+            "small messages", trial.time_ps, f"program made and timed again with {arguments.text(trial)}",
+            kind=Kind.CAUSE,
+            bottleneck="latency of messages: small ones, one after the other",
+            reason=f"messages of {sizes[0]} elements, not {sizes[1]} at once: each has its own start",
+            step=f"fewer, larger messages: {arguments.step(trial)}",
+            source=study.line("channel", "control", "dma") or study.line(),
+        )  # fmt: skip
+        return
     if fewer[1] < fewer[0]:
         yield from study.finding(
             "small messages", trial.time_ps, f"program made and timed again with {arguments.text(trial)}",
@@ -207,6 +220,12 @@ def other_arguments(study: Study) -> Iterator[Finding]:
         "atomics",
         step=arguments.step(trial), source=changes.source_line(atomics[0] if split else None) or study.line(),
     )  # fmt: skip
+
+
+def _message_size(low: Lowered) -> int:
+    """Return the elements of the largest message between units."""
+    copies = (c for c in n.each(n.Copy, low.source.body) if n.remote(c) is not None)
+    return max((prod(known(e) or 0 for e in c.to.extents) for c in copies), default=0)
 
 
 @rule("occupancy", Kind.ADVICE)
