@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from tests.plan.shared import HEAD
+from tests.sim.random_plans import random_plan
 
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan, PlanError
+
+
+def test_a_group_may_have_any_number():
+    text = str(random_plan(3))
+    assert "all = group(0)" in text
+    plan = Plan.from_text(text.replace("all = group(0)", "all = group(2147483648)"))
+    tracemalloc.start()
+    check(plan)
+    (_, most), _ = tracemalloc.get_traced_memory(), tracemalloc.stop()
+    assert most < 8 << 20
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ class Commands(ControlFlow):
         self.keys: dict[str, Any] = {}
         for group in plan.groups:
             count = plan.instances(group.level)
-            self.keys[group.name] = spread(group.key.evaluate({"unit": np.arange(count)}), count)
+            given = spread(group.key.evaluate({"unit": np.arange(count)}), count)
+            numbers = np.unique(given, return_inverse=True)[1]  # 0, 1, … whatever was given
+            self.keys[group.name] = np.where(given < 0, -1, numbers)
         self.crossings = Crossings()
         self.choices: dict[Any, list[int]] = {}
         self.last_choice: dict[tuple[str, int], int] = {}
