@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.lowering.shared import gemm, tiled_gemm
+from tests.lowering.shared import gemm, scaled, tiled_gemm
 
 import megatile as mt
 import megatile.language as T
@@ -93,3 +93,9 @@ def test_the_roofline_is_the_longer_of_work_and_moves(bandwidth, least_us, of_pe
     without = replace(found, flops={"vector": 5}, peaks={})
     assert without.share_of_peak is None
     assert without.least_ps == (4e6 * 1e12 / bandwidth if bandwidth else 0)
+
+
+def test_a_column_of_elements_takes_a_sector_each() -> None:
+    """Lanes that are neighbours read 4 B each of other sectors of 32 B."""
+    told = figures(mt.lower(scaled("columns", 256), machine="dgx-h100")).as_dict()["sector_waste"]
+    assert [(row["memory"], row["row_bytes"], row["factor"]) for row in told] == [("hbm", 4, 8.0)]
