@@ -2,7 +2,16 @@
 
 from types import ModuleType, SimpleNamespace
 
+import pytest
+
+from megatile.core.expr import unit
+from megatile.hda import machine
+from megatile.hda.addresses import DeviceShape
+from megatile.language.kernel.to_plan import read_kernel
+from megatile.language.kernel.values import Tensor
+from megatile.plan import model as pm
 from megatile.runtime.benches import bench, benches_of, verdict
+from megatile.runtime.benches.probe import Loads, fetch
 
 
 def test_benches_register_themselves_or_are_the_run_of_a_module() -> None:
@@ -26,3 +35,22 @@ def test_differences_above_the_limit_fail(capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert "[FAIL] on ranks [1, 2]" in lines[0]
     assert lines[2] == " sum: times only"
+
+
+@pytest.mark.parametrize(
+    ("loads", "owners"),
+    [
+        (Loads(2, factor=1, offset=3), [3, 4]),
+        (Loads(2, step=8, offset=7), [7, 7]),
+        (Loads(9, factor=1), [*range(9)]),
+    ],
+)
+def test_loads_of_the_probe_go_to_the_units_that_they_name(loads, owners):
+    shape = DeviceShape.of(machine("ahbm"))
+    plan = read_kernel(
+        fetch, [Tensor("t", (128,), memory=shape.hbm), loads, 128], topology="none", scale=shape.pe_scale,
+        grid=(shape.pes, shape.cubes, shape.devices), scratch=shape.l1,
+    )  # fmt: skip
+    (copy,) = (s for body in plan.bodies for s in body if isinstance(s, pm.Compute))
+    at = unit if copy.reads[0].at is None else copy.reads[0].at
+    assert [int(at.evaluate({"unit": n * loads.step})) for n in range(loads.issuers)] == owners
