@@ -255,15 +255,20 @@ def narrow_products(program: Program) -> Program:
     return without(changed, list(unused)) if names else program
 
 
-def products_by_hand(program: Program) -> Iterator[tuple[n.Loop, n.Gemm]]:
-    """Loops ``for q: for i, j in parallel: c[i, j] += a[i, q] * b[q, j]``, and the product that each is."""
+def products_by_hand(program: Program) -> Iterator[tuple[n.Node, n.Gemm]]:
+    """Yield ``for q: for i, j in parallel: c[i, j] += a[i, q] * b[q, j]``, or the loop inside of that over
+    elements, with the product that each is."""
     table = bindings(program)
-    for loop in n.each(n.Loop, program.body):
-        body = [m for m in loop.body if not isinstance(m, (n.Hint, n.Barrier))]
-        inner = body[0] if len(body) == 1 else None
-        if not isinstance(inner, n.Parallel) or len(inner.body) != 1 or len(inner.vars) != 2:
+    for outer in n.walk(program.body, (n.Parallel,)):
+        body = outer.body if isinstance(outer, (n.Loop, n.Parallel)) else ()
+        within = [m for m in body if not isinstance(m, (n.Hint, n.Barrier))]
+        pair: tuple[n.Node, ...] = (outer, within[0]) if len(within) == 1 else ()
+        loop = next((m for m in pair if isinstance(m, n.Loop)), None)
+        inner = next((m for m in pair if isinstance(m, n.Parallel)), None)
+        innermost = getattr(within[0], "body", ()) if pair else ()
+        if loop is None or inner is None or len(innermost) != 1 or len(inner.vars) != 2:
             continue
-        store = inner.body[0]
+        store = innermost[0]
         rows, columns = (Symbol(v) for v in inner.vars)
         if not isinstance(store, n.Store) or store.index != (rows, columns):
             continue
@@ -281,7 +286,7 @@ def products_by_hand(program: Program) -> Iterator[tuple[n.Loop, n.Gemm]]:
             n.whole(name, table[name].shape) for name in (by_row.source, by_column.source, store.target)
         )
         turned = by_row.index[0] == step, by_column.index[0] == columns
-        yield loop, n.Gemm(left, right, total, *turned, span=store.span)
+        yield outer, n.Gemm(left, right, total, *turned, span=store.span)
 
 
 def with_products(program: Program) -> Program:

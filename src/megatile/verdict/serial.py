@@ -106,7 +106,7 @@ def _finding(
 ) -> Iterator[Finding]:
     if study.lowered is None:
         return
-    loops = [loop for loop in n.each(n.Loop, study.lowered.source.body) if rewrite(loop) is not None]
+    loops = [loop for loop in _loops(study.lowered.source) if rewrite(loop) is not None]
     if loops:
         yield from study.finding(
             name, study.program_ps(lambda program: _rewritten(program, rewrite)),
@@ -115,10 +115,15 @@ def _finding(
         )  # fmt: skip
 
 
+def _loops(program: Program) -> Iterator[n.Loop]:
+    """Yield the loops of a program, but for those in elementwise code."""
+    return (m for m in n.walk(program.body, (n.Parallel,)) if isinstance(m, n.Loop))
+
+
 def _rewritten(program: Program, rewrite: Rewrite) -> Program:
     """The program with loops replaced by statements, outer ones first."""
 
-    made = ((loop, rewrite(loop)) for loop in n.each(n.Loop, program.body))
+    made = ((loop, rewrite(loop)) for loop in _loops(program))
     return changes.replaced(program, {id(loop): new for loop, new in made if new is not None})
 
 
