@@ -265,7 +265,7 @@ def products_by_hand(program: Program) -> Iterator[tuple[n.Node, n.Gemm]]:
         pair: tuple[n.Node, ...] = (outer, within[0]) if len(within) == 1 else ()
         loop = next((m for m in pair if isinstance(m, n.Loop)), None)
         inner = next((m for m in pair if isinstance(m, n.Parallel)), None)
-        innermost = getattr(within[0], "body", ()) if pair else ()
+        innermost: tuple[n.Node, ...] = getattr(within[0], "body", ()) if pair else ()
         if loop is None or inner is None or len(innermost) != 1 or len(inner.vars) != 2:
             continue
         store = innermost[0]
