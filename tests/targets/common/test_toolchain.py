@@ -86,3 +86,14 @@ def test_functions_are_within_two_units_of_the_last_place() -> None:
                 exact = meaning(x.astype(np.float64))
                 error = np.abs(y - exact) / np.spacing(np.abs(exact.astype(np.float32)))
                 assert error.max() < 2, f"{name} in {low}..{high}: {error.max()} at {x[error.argmax()]}"
+
+
+def test_what_a_killed_compiler_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, left = tmp_path / "killed", tmp_path / "left"
+    killed.write_text(f'#!/bin/sh\ntouch "$TMPDIR/cc.s"\nls "$TMPDIR/cc.s" > "{left}"\nkill -9 $$\n')
+    killed.chmod(0o755)
+    monkeypatch.setenv("MEGATILE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CC", str(killed))
+    with pytest.raises(CompileError, match="it said nothing"):
+        Making("int two(void) { return 2; }").load()
+    assert not Path(left.read_text().strip()).parent.exists()

@@ -117,6 +117,7 @@ class Making:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                env={**os.environ, "TMPDIR": str(folder)},  # where a compiler that is killed leaves files
             )
         except OSError as error:
             if self.folder is not None:
