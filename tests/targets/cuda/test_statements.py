@@ -20,8 +20,15 @@ def test_a_number_that_decides_what_is_launched_is_not_read_on_the_device() -> N
             for i in T.serial(T.read_scalar(N[0], bound=4)):
                 T.fill(X[i : i + 1], 2.0)
 
-    with pytest.raises(CompileError, match="the host would need an element of a tensor here"):
-        mt.compile(program, target="cuda", machine="dgx-h100")
+    @T.program
+    def atomic(N: T.Tensor((1,), "i32"), X: T.Tensor((4,), "f32")):
+        with T.Kernel(device=1, block=2, threads=32), T.Scale("device"):
+            row = T.atomic_add(N[0], 1, return_prev=True)
+            T.fill(X[row : row + 1], 2.0)
+
+    for one in (program, atomic):
+        with pytest.raises(CompileError, match="the host would need an element of a tensor here"):
+            mt.compile(one, target="cuda", machine="dgx-h100")
 
 
 def test_jumps_between_kernels_are_jumps_of_the_host() -> None:

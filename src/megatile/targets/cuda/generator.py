@@ -241,6 +241,8 @@ class DeviceWriter(Writer):
 
     def _alone(self, scope: DeviceScope, node: n.Node) -> None:
         """A statement of the device itself: a kernel of one block."""
+        if isinstance(node, n.Atomic) and node.result is not None:
+            scope.crew  # noqa: B018  (the old value would be a variable of that kernel: refused here)
         body = n.ScaleRegion(self.launch.host, (node,), span=node.span)
         self._dispatched(scope, body, (scope.depth, scope.depth, scope.depth))
 
