@@ -99,3 +99,18 @@ def test_a_column_of_elements_takes_a_sector_each() -> None:
     """Lanes that are neighbours read 4 B each of other sectors of 32 B."""
     told = figures(mt.lower(scaled("columns", 256), machine="dgx-h100")).as_dict()["sector_waste"]
     assert [(row["memory"], row["row_bytes"], row["factor"]) for row in told] == [("hbm", 4, 8.0)]
+
+
+def test_rounds_that_data_decide_are_not_counted() -> None:
+    @T.program
+    def powers(C: T.Tensor((1,), "i32"), X: T.Tensor((64,), "f32")):
+        with T.Kernel(block=1, threads=32):
+            x = T.alloc((64,), "f32")
+            T.copy(x, X)
+            n = T.read_scalar(C[0], bound=4)
+            for _ in T.serial(n):
+                for i in T.Parallel(64):
+                    x[i] = x[i] * 2.0
+            T.copy(X, x)
+
+    assert figures(mt.lower(powers, machine="dgx-h100")).flops.get("vector", 0) == 0
