@@ -7,7 +7,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.verdict.resized import axes, resized, sizes_of
+from megatile.verdict.resized import axes, changed_sizes, resized, sizes_of
 
 
 def product(M=64, N=96, K=128, bM=16, bN=32, bK=16):
@@ -110,3 +110,16 @@ def test_what_overlaps_or_stands_elsewhere_keeps_its_size():
 
     source = mt.lower(smoothed, machine="dgx-h100").source
     assert [resized(source, here, loop, Fraction(2)) for here, loop in axes(source)] == [None]
+
+
+def test_extents_of_parallel_are_named_where_there_are_no_tiles() -> None:
+    @T.program
+    def transpose(X: T.Tensor((64, 64), "f32"), Y: T.Tensor((64, 64), "f32")):
+        with T.Kernel(block=(4, 4), threads=32) as (bx, by):
+            for i, j in T.Parallel(16, 16):
+                Y[bx * 16 + j, by * 16 + i] = X[by * 16 + i, bx * 16 + j]
+
+    program = transpose.build("dgx-h100")
+    made = (resized(program, here, loop, Fraction(1, 2)) for here, loop in axes(program))
+    said = {changed_sizes(program, one) for one in made if one is not None}
+    assert said == {"T.Parallel 16×16 -> 16×8", "T.Parallel 16×16 -> 8×16"}

@@ -343,18 +343,22 @@ def _faster(study: Study, best: Trial | None) -> Iterator[Trial]:
         if took is not None and took < goal:
             goal = took
             search.timed(-1, goal)
-            yield Trial({}, took, low, _changes(mine.source, low.source))
+            yield Trial({}, took, low, changed_sizes(mine.source, low.source))
 
 
-def _changes(one: Program, other: Program) -> str:
-    """``'a' 16×128 -> 64×128, 'c' …``"""
+def changed_sizes(one: Program, other: Program) -> str:
+    """``'a' 16×128 -> 64×128, 'c' …``; of a program without tiles the extents of T.Parallel."""
     before, after = sizes_of(one), sizes_of(other)
-    pairs = [(name, before[name], after[name]) for name in before if after.get(name, ()) != before[name]]
+    pairs = [(f"'{name}'", before[name], after[name]) for name in before if after[name] != before[name]]
+    if not pairs:
+        loops = zip(*(n.each(n.Parallel, x.body) for x in (one, other)), strict=True)
+        extents = [[tuple(known(e) or 0 for e in loop.extents) for loop in both] for both in loops]
+        pairs = [("T.Parallel", x, y) for x, y in extents if x != y]
     shown = [
-        f"'{name}' {'×'.join(map(str, x))} -> {'×'.join(map(str, y))}"
+        f"{name} {'×'.join(map(str, x))} -> {'×'.join(map(str, y))}"
         for name, x, y in sorted(pairs, key=lambda pair: -prod(pair[2]))[:MAX_NAMED]
     ]
     return ", ".join(shown) + (" and what goes along" if len(pairs) > MAX_NAMED else "")
 
 
-__all__ = ["axes", "best_resized", "resized", "sizes_of"]
+__all__ = ["axes", "best_resized", "changed_sizes", "resized", "sizes_of"]
