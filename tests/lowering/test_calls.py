@@ -24,14 +24,3 @@ def test_wrong_arguments() -> None:
         mt.lower(print, machine="dgx-h100")
     with pytest.raises(mt.MegatileError, match="runs a program on arrays"):
         mt.execute(tiled_gemm(64, 64, 32), machine="dgx-h100")
-
-
-def test_arrays_and_shapes_by_name() -> None:
-    gemm = tiled_gemm(64, 64, 32)
-    a, b, c = np.ones((64, 32), "f2"), np.ones((32, 64), "f2"), np.zeros((64, 64), "f4")
-    given = {"machine": "dgx-h100", "A": a, "C": c, "B": b}
-    np.testing.assert_array_equal(mt.execute(gemm, **given)["C"], np.full((64, 64), 32, "f4"))
-    in_order = mt.simulate(gemm, a, b, c, machine="dgx-h100")
-    assert mt.simulate(gemm, **given).time_ps == in_order.time_ps
-    assert mt.price(gemm, a, B=(32, 64), C=(64, 64), machine="dgx-h100").lower_ps <= in_order.time_ps
-    assert mt.check(gemm, **given).units == mt.check(gemm, a, b, c, machine="dgx-h100").units

@@ -17,7 +17,6 @@ from megatile.cost.bounded import bounded
 from megatile.cost.price import Price, price as price_plan
 from megatile.hda import HDA, machine as find_machine
 from megatile.ir.program import Program
-from megatile.language.tile.arguments import in_order
 from megatile.language.tile.program import ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.lowering.lowered import ArgumentsError, Lowered, lower
@@ -49,17 +48,6 @@ def _are_arrays(given: Sequence[Any]) -> bool:
     return bool(given) and all(hasattr(a, "shape") for a in given)
 
 
-def _given(plan: Any, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments of a program in its order; a Plan and a Lowered take none by name."""
-    if named and not isinstance(plan, (ProgramFunction, Program)):
-        what = "a lowered program" if isinstance(plan, Lowered) else "a Plan"
-        raise ArgumentsError(
-            f"{what} takes no argument '{next(iter(named))}'",
-            advice="arrays go by name to programs only; see help(mt.simulate) for the options",
-        )
-    return _arrays(in_order(plan, given, named, ArgumentsError) if named else given)
-
-
 def _with_inputs(given: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> tuple[Any, ...]:
     """Return the positional arguments; the inputs of a Plan may also be given by name."""
     if given and inputs is not None:
@@ -73,17 +61,14 @@ def check(
     *given: Any,
     machine: str | HDA | None = None,
     assume: Mapping[str, int] | None = None,
-    **named: Any,
 ) -> Checked:
-    """Check a Plan (also against a machine), or the Plan of a program with arrays or shapes, in order or by
-    name.
+    """Check a Plan (also against a machine), or the Plan of a program with arrays or shapes.
 
     ``assume`` gives values for integers that a plan reads from its data.
     """
-    arguments = _given(plan, given, named)
     if not isinstance(plan, PROGRAMS):
         return check_plan(plan, *(given or (machine,)), assume=assume)
-    low = _lowered(plan, arguments, machine)
+    low = _lowered(plan, _arrays(given), machine)
     return check_plan(low.plan, low.machine, assume=assume)
 
 
@@ -95,7 +80,6 @@ def execute(
     inputs: Mapping[str, Any] | None = None,
     order: Any = None,
     races: bool = True,
-    **named: Any,
 ) -> Results:
     """Run a Plan on its inputs, or a program on arrays, command by command; the arrays stay as they are.
 
@@ -103,9 +87,9 @@ def execute(
     ``megatile.plan.execute``.
     """
     given = _with_inputs(given, inputs)
-    arrays = _given(plan, given, named)
     if not isinstance(plan, PROGRAMS):
         return execute_plan(plan, *given, *(None, order)[len(given) :], races=races)
+    arrays = _arrays(given)
     if not _are_arrays(arrays):
         raise ArgumentsError(
             "mt.execute runs a program on arrays", advice="shapes are enough for mt.simulate"
@@ -130,18 +114,16 @@ def simulate(
     capacity: bool = True,
     max_seconds: float | None = None,
     progress: bool | Listener = False,
-    **named: Any,
 ) -> Result:
     """Return time a Plan on a machine, or a program with arrays or shapes; with arrays compute its results
-    too (``r.outputs``, the tensors written by name). Arrays come in the order of the program's arguments, or
-    by name: ``mt.simulate(p, A=a, B=b)``.
+    too (``r.outputs``, the tensors written by name).
 
     ``data=False`` times a program without its arrays. A run that takes longer than ``max_seconds`` raises
     `TimeBudgetExceeded`; ``progress=True`` shows a bar with the time left. The other arguments are those of
     ``megatile.sim.simulate``, which times Plans.
     """
     given = _with_inputs(given, inputs)
-    low, arrays = None, _given(plan, given, named)
+    low, arrays = None, _arrays(given)
     if isinstance(plan, PROGRAMS):
         low = _lowered(plan, arrays, machine)
         plan, machine = low.plan, low.machine
@@ -169,16 +151,14 @@ def price(
     machine: str | HDA | None = None,
     assume: Mapping[str, Any] | None = None,
     launch: bool = True,
-    **named: Any,
 ) -> Price:
     """Return bounds of the time of a Plan, or of a program with arrays or shapes, on a machine.
 
     ``assume`` and ``launch`` are those of ``simulate``.
     """
-    arguments = _given(plan, given, named)
     if not isinstance(plan, PROGRAMS):
         return price_plan(plan, *(given or (machine,)), assume=assume, launch=launch)
-    low = _lowered(plan, arguments, machine)
+    low = _lowered(plan, _arrays(given), machine)
     return price_plan(low.plan, low.machine, assume=assume, launch=launch)
 
 

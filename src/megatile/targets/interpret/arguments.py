@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import DtypeError, dtype as dtype_name, numpy_dtype
-from megatile.core.errors import how_to_give
+from megatile.core.errors import did_you_mean, how_to_give
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
@@ -57,6 +57,31 @@ def _of_torch(tensor: Any) -> np.ndarray:
         return np.asarray(tensor)
     element = numpy_dtype(name)
     return np.asarray(tensor.view(torch.int16 if element.itemsize == 2 else torch.int8)).view(element)
+
+
+def in_order(
+    prog: ProgramFunction | Program, arrays: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Return the arrays in the order of the program's arguments, those given by name after the others."""
+    if not named or not isinstance(prog, (ProgramFunction, Program)):
+        return arrays
+    wanted = [p.name for p in prog.params] if isinstance(prog, Program) else list(prog.tensors)
+    name = prog.name if isinstance(prog, Program) else prog.__name__
+    for given in named:
+        if given not in wanted:
+            raise ArgumentError(f"'{name}' has no argument '{given}'", advice=did_you_mean(given, wanted))
+        if given in wanted[: len(arrays)]:
+            raise ArgumentError(
+                f"'{given}' of '{name}' is given twice", advice="give it once, by place or name"
+            )
+    left = wanted[len(arrays) :]
+    missing = [n for n in left if n not in named]
+    if missing:
+        raise ArgumentError(
+            f"'{name}' is called without {', '.join(missing)}",
+            advice="outputs are arguments too: give arrays to be filled",
+        )
+    return (*arrays, *(named[n] for n in left))
 
 
 def built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: str | HDA) -> Program:

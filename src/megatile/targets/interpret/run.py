@@ -18,7 +18,6 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import Param
 from megatile.ir.program import Program, bindings
-from megatile.language.tile.arguments import in_order
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.access import assembled, same
@@ -27,6 +26,7 @@ from megatile.targets.interpret.arguments import (
     built,
     check_arguments,
     check_writable,
+    in_order,
     warn_of_aliases,
 )
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError, RunError
@@ -84,7 +84,7 @@ def run(
     be a function of (what, done, of) instead.
     """
     order = schedule_of(schedule, seed)
-    arrays = in_order(prog, arrays, named, ArgumentError)
+    arrays = in_order(prog, arrays, named)
     with estimated(progress):
         return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
 
