@@ -104,6 +104,25 @@ def scaled(columns=False, n=2048):
     return doubled
 
 
+def transposed(tile=True, n=2048, b=64):
+    """A transpose straight between tensors in memory, or by a tile in shared memory."""
+
+    @T.program
+    def turned(X: T.Tensor((n, n), "f32"), Y: T.Tensor((n, n), "f32")):
+        with T.Kernel(block=(n // b, n // b), threads=256) as (bx, by):
+            if tile:
+                x, y = T.alloc((b, b + 1), "f32", level="l1"), T.alloc((b, b + 1), "f32", level="l1")
+                T.copy(x[:, 0:b], X[by * b : by * b + b, bx * b : bx * b + b])
+                for i, j in T.Parallel(b, b):
+                    y[j, i] = x[i, j]
+                T.copy(Y[bx * b : bx * b + b, by * b : by * b + b], y[:, 0:b])
+            else:
+                for i, j in T.Parallel(b, b):
+                    Y[bx * b + j, by * b + i] = X[by * b + i, bx * b + j]
+
+    return turned
+
+
 def atomic_total(each=True, n=1 << 20):
     """A sum to which every element is added, or every block's part."""
 
@@ -389,6 +408,7 @@ PAIRS = {
     ),
     "columns of a tile": ("bank conflicts", transpose(n=2048), transpose(True, n=2048)),
     "strips of two columns": ("uncoalesced access", column_sums(2, n=2048), column_sums(8, n=2048)),
+    "transposed without a tile": ("uncoalesced access", transposed(False), transposed(True)),
     "lanes along a column": ("uncoalesced access", scaled(True), scaled()),
     "every element to one address": ("contended atomics", atomic_total(), atomic_total(False)),
     "one element at a time": ("serial loop", elements(True, n=1 << 12), elements(n=1 << 12)),

@@ -19,7 +19,8 @@ from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes, needless
 from megatile.verdict.grid import split_rounds
-from megatile.verdict.model import Finding, Kind
+from megatile.verdict.model import MIN_GAIN, Finding, Kind
+from megatile.verdict.staged import in_tiles
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
 PANELS = (8, 4, 16)
@@ -279,6 +280,17 @@ def sectors(study: Study) -> Iterator[Finding]:
     if found is None or not found.waste or study.lowered is None:
         return
     line, (memory, row, factor) = max(found.waste.items(), key=lambda item: (item[1][2], item[0]))
+    bottleneck = f"uncoalesced access: '{memory}' moves {factor:.3g}× the bytes that are used"
+    reason = f"rows of {format_bytes(row)} lie in whole sectors"
+    staged = study.program_ps(in_tiles)
+    if staged is not None and staged < study.base_ps * (1 - MIN_GAIN):
+        yield from study.finding(
+            "uncoalesced access", staged, "program timed again with tiles between", bottleneck=bottleneck,
+            reason=reason, source=line,
+            step="T.copy to a tile, turn elements there, and T.copy the tile to where it goes; a row one "
+            "element longer avoids bank conflicts",
+        )  # fmt: skip
+        return
     fine = HDA.from_dict(study.hda.to_dict(), **{f"memory.{memory}.sector": "1 B"})
     low = study.lower(study.lowered.source, fine)
     ps = study.plan_ps(low.plan, fine) if low is not None else None
@@ -286,8 +298,7 @@ def sectors(study: Study) -> Iterator[Finding]:
     yield from study.finding(
         "uncoalesced access", None if ps is None else max(ps, least),
         f"timed again as if '{memory}' moved single bytes, at its bandwidth", bound=True,
-        bottleneck=f"uncoalesced access: '{memory}' moves {factor:.3g}× the bytes that are used",
-        reason=f"rows of {format_bytes(row)} lie in whole sectors",
+        bottleneck=bottleneck, reason=reason,
         step="let neighbouring lanes take neighbouring elements: wider tiles, or the other layout",
         source=line,
     )  # fmt: skip
