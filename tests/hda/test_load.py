@@ -1,5 +1,7 @@
 """extends, parameters, overrides, and the words for what the schema finds."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from tests.hda.small import SMALL, refused, small
 
 from megatile.core.errors import MachineError
 from megatile.hda import HDA, machine, problems
+from megatile.hda.document import parse_document
 
 # extends
 
@@ -300,3 +303,14 @@ def test_a_misspelt_required_key_is_one_problem(tmp_path: Path) -> None:
 )
 def test_advice_says_what_to_write(changes: dict[str, Any], advice: str, tmp_path: Path) -> None:
     assert refused(yaml.safe_dump(small(**changes)), tmp_path).advice == advice
+
+
+def test_a_refused_description_does_not_stay_in_memory() -> None:
+    text = yaml.safe_dump({**SMALL, "networks": [{**SMALL["networks"][0], "latency": "soon"}]})
+    document = parse_document(text, "m.yaml")
+    there = weakref.ref(document)
+    with pytest.raises(MachineError, match="'soon' is not a number"):
+        HDA.from_document(document, {})
+    del document
+    gc.collect()
+    assert there() is None

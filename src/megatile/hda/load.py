@@ -334,11 +334,13 @@ def validate(document: Document) -> Any:
         return schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
         found, hidden = _described(document, failed)
-        first = min(found, key=_is_missing)
-        if len(found) + hidden > 1:
-            more = f"; {len(found) + hidden - 1} more, shown by 'megatile machine check'"
-            raise MachineError(first.message + more, place=first.place, advice=first.advice) from None
-        raise first from None
+        # The garbage collector does not see what pydantic's error holds: in a circle it would stay for good.
+        failed.__traceback__ = None
+    first = min(found, key=_is_missing)
+    if len(found) + hidden > 1:
+        more = f"; {len(found) + hidden - 1} more, shown by 'megatile machine check'"
+        raise MachineError(first.message + more, place=first.place, advice=first.advice)
+    raise first
 
 
 def schema_problems(document: Document) -> list[MachineError]:
