@@ -4,7 +4,8 @@
 
 The same processes take turns at three things: a causal call of zig-zag attention (forward), its exchange of
 keys and values and its kernels written by hand, and the exchange alone, which is the floor. Fixed cost is the
-call less what is written by hand. Times are of one call: on the wall, and of all threads of one process.
+call less what is written by hand. Times are for one call: wall time, and processor time of all threads of a
+process.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def measure(rank: int, ranks: int, tokens: int, rounds: int, port: int, queue: m
 
 
 def one(function: Callable[[], object], ranks: int) -> tuple[float, float]:
-    """Time on the wall and of the processor, the mean of the ranks."""
+    """Return wall time and processor time, each the mean of the ranks."""
     dist.barrier()
     wall, processor = time.perf_counter(), time.process_time()
     function()

@@ -221,7 +221,7 @@ def _sums_of_parts(program: Program) -> Iterator[n.Collective]:
 
 @rule("late reduction")
 def late_reductions(study: Study) -> Iterator[Finding]:
-    """Units exchange rows of which each then needs a sum (or maximum) alone."""
+    """Find rows that units exchange although each only needs their sum (or maximum)."""
     if study.lowered is None:
         return
     for one, times in _added_up_later(study.lowered.source):

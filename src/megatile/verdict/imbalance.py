@@ -1,4 +1,4 @@
-"""Rule about units of which one has more to do than the others, and Plans as if all had the same."""
+"""Rule about uneven units: one has more to do than the others. Plans in which all have the same."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def unread_parts(study: Study) -> Iterator[Finding]:
 
 
 def _summed(study: Study, one: n.Collective) -> Iterator[Finding]:
-    """Find an all-reduce of which every unit reads a part no larger than what a reduce-scatter gives."""
+    """Find an all-reduce where every unit reads no more than what a reduce-scatter would give it."""
     assert study.lowered is not None
     name, line, count = (
         one.to[0].source,
