@@ -3,11 +3,13 @@
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.expected import compare as compare_with_table
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Threads of torch and NumPy spin on cores that other workers need: that costs more than all they compute.
@@ -52,5 +54,17 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         assert text == file.read_text(encoding="utf-8"), f"pytest --update-golden writes {file.name} anew"
+
+    return compare
+
+
+@pytest.fixture
+def expected(request: pytest.FixtureRequest) -> Callable[[str, Mapping[str, Any]], None]:
+    """Compare answers by name with a table of the test's folder (`tests.expected`); ``--update-golden``
+    writes them into it."""
+
+    def compare(table: str, found: Mapping[str, Any]) -> None:
+        file = request.path.parent / "expected" / f"{table}.txt"
+        compare_with_table(file, found, request.config.getoption("--update-golden"))
 
     return compare
