@@ -20,7 +20,8 @@ def test_records_are_sent_again_where_ranks_mean_different_ones(monkeypatch: pyt
         return agreement.Agreement([record] * 2)
 
     members = agreement.Members.__new__(agreement.Members)
-    members.group, members.size = Group(), 2
+    members.group, members.size, members.rank = Group(), 2, 0
+    monkeypatch.setattr(agreement, "make_board", lambda *_: None)
     alike = iter([False, True, False])
     monkeypatch.setattr(agreement.Members, "_same_number", lambda *_: next(alike))
     monkeypatch.setattr(agreement.Members, "_compared", all_records)

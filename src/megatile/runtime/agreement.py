@@ -16,6 +16,7 @@ from torch import Tensor
 
 from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
+from megatile.runtime.board import BITS, Board, make_board
 from megatile.runtime.failures import explained, wait_for
 
 RECORD_BYTES = 1024
@@ -23,7 +24,7 @@ RECORD_BYTES = 1024
 Record = dict[str, Any]
 MAX_SIGNATURES = 256
 """Agreements that a group keeps; then all of them are forgotten."""
-_NOT_AGREED = -1
+_NOT_AGREED = 0
 """Number of a call whose arguments no rank has compared yet."""
 
 
@@ -36,11 +37,13 @@ class Agreement(list[Record]):
 
     @cached_property
     def number(self) -> int:
-        return int.from_bytes(hashlib.sha256(json.dumps(self).encode()).digest()[:7], "big")
+        return int(hashlib.sha256(json.dumps(self).encode()).hexdigest(), 16) % (2**BITS - 1) + 1
 
 
 _AGREED: WeakKeyDictionary[dist.ProcessGroup, dict[str, Agreement]] = WeakKeyDictionary()
 """By group and own record."""
+_BOARDS: WeakKeyDictionary[dist.ProcessGroup, Board | None] = WeakKeyDictionary()
+"""Of groups that have agreed once; None where the ranks are on several computers."""
 
 
 class Members:
@@ -70,7 +73,8 @@ class Members:
         """Return every rank's record. Raises on all if one has a ``problem`` or a field of ``same`` differs.
 
         Without ``compare`` the others are taken to have the same record. With ``cached``, records that were
-        compared before are not sent again: the ranks only make sure (8 bytes) that they mean the same ones.
+        compared before are not sent again: the ranks only make sure that they mean the same ones, on a board
+        that they share if they run on one computer, by messages of 8 bytes otherwise.
         ``details`` are further fields, found only when records are sent. ``signature``: of the record, where
         it is known.
         """
@@ -86,6 +90,8 @@ class Members:
             return agreed
         more = details() if details is not None and problem is None else {}
         records = self._compared({**record, **more}, problem, device, same)
+        if self.group not in _BOARDS:
+            _BOARDS[self.group] = make_board(self.rank, self.size, lambda said: self._gather(said, device))
         if len(known) >= MAX_SIGNATURES:
             known.clear()
         known[signature] = records
@@ -96,9 +102,14 @@ class Members:
         return json.dumps(record)
 
     def _same_number(self, number: int, device: torch.device) -> bool:
-        """Return whether all ranks have the number of one agreement: each sends its own to each, in one
-        step."""
+        """Return whether all ranks have the number of one agreement: each shows or sends its own to all."""
         assert self.group is not None
+        board = _BOARDS.get(self.group)
+        if board is not None:
+            shown = board.show(number)
+            if not shown.same():
+                self._wait(lambda: shown)
+            return number != _NOT_AGREED and shown.same()
         where = device if self.backend == "nccl" else "cpu"
         mine = torch.full((self.size,), number, dtype=torch.int64, device=where)
         others, group = mine.clone(), self.group
