@@ -4,7 +4,12 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.verdict.devices import gathered_by_sums, late_reductions, nested_gathers
+from megatile.verdict.devices import (
+    gathered_by_sums,
+    late_reductions,
+    nested_gathers,
+    reduced_by_blocks,
+)
 from megatile.verdict.study import Study
 
 
@@ -117,3 +122,38 @@ def test_parts_that_are_added_to_zeros_are_an_all_gather():
     slow, fast = (mt.simulate(shared(by_sum), machine="dgx-h100") for by_sum in (True, False))
     (found,) = gathered_by_sums(Study(slow))
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
+
+
+def best_of(gathered, of_a_view, rows=64, columns=4096, devices=4):
+    """The largest element of each row: of all columns on every device, or of its own first."""
+
+    @T.program
+    def kernel(L: T.Tensor((rows, columns), "f32"), Best: T.Tensor((rows,), "f32")):
+        with T.Kernel(device=devices, block=rows // 2, threads=128) as bx:
+            with T.Scale("device"):
+                mine, best = T.view(L, layout=T.FullCol), T.view(Best, layout=T.Replica)
+                if gathered and of_a_view:
+                    mine = T.allgather(mine)
+                elif gathered:
+                    every = T.alloc((rows, columns), "f32", level="l2")
+                    T.allgather(every, mine)
+                    mine = every
+                with T.Scale("block"):
+                    x, top = T.alloc((2, 256), "f32"), T.alloc((2,), "f32")
+                    T.fill(top, -T.infinity("f32"))
+                    for k in T.Pipelined(columns // 256 // (1 if gathered else devices), num_stages=2):
+                        T.copy(x, mine[bx * 2, k * 256])
+                        T.reduce_max(x, top, dim=1, clear=False)
+                    T.copy(best[bx * 2], top)
+                if not gathered:
+                    T.allreduce(best, op="max")
+
+    return kernel
+
+
+@pytest.mark.parametrize("of_a_view", [False, True])
+def test_blocks_that_reduce_what_was_gathered(of_a_view):
+    slow, fast = (mt.simulate(best_of(g, of_a_view), machine="hgx-a100") for g in (True, False))
+    (found,) = reduced_by_blocks(Study(slow))
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
+    assert not list(reduced_by_blocks(Study(fast)))

@@ -4,7 +4,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.verdict.fusion import between
+from megatile.verdict.fusion import between, intermediate
 from megatile.verdict.study import Study
 from megatile.verdict.traffic import phases
 
@@ -85,3 +85,43 @@ def test_a_chain_of_phases_is_estimated_as_one():
     assert "'A'" in found.bottleneck
     assert "then do what is left with 'B' there too" in found.step
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.25)
+
+
+def widened(before, M=16, N=1024, K=2048):
+    """Products with weights of a byte: made wider in a phase before, or in the loop of the product."""
+
+    @T.program
+    def made(
+        X: T.Input((M, K), "f16"), W: T.Input((K, N), "i8"), Y: T.Tensor((M, N), "f16"),
+        Wide: T.Tensor((K, N), "f16"),
+    ):  # fmt: skip
+        with T.Kernel(block=N // 64, threads=128) as bx:
+            if before:
+                with T.Scale("block"):
+                    q, w = T.alloc((128, 64), "i8", level="l1"), T.alloc((128, 64), "f16")
+                    for k in T.Pipelined(K // 128, num_stages=3):
+                        T.copy(q, W[k * 128, bx * 64])
+                        T.copy(w, q)
+                        T.copy(Wide[k * 128, bx * 64], w)
+            with T.Scale("block"):
+                x, b = T.alloc((M, 128), "f16", level="l1"), T.alloc((128, 64), "f16", level="l1")
+                narrow, c = T.alloc((128, 64), "i8", level="l1"), T.alloc((M, 64), "f32")
+                T.clear(c)
+                for k in T.Pipelined(K // 128, num_stages=3):
+                    T.copy(x, X[0, k * 128])
+                    if before:
+                        T.copy(b, Wide[k * 128, bx * 64])
+                    else:
+                        T.copy(narrow, W[k * 128, bx * 64])
+                        T.copy(b, narrow)
+                    T.gemm(x, b, c)
+                T.copy(Y[0, bx * 64], c)
+
+    return made
+
+
+def test_elements_could_be_computed_where_they_are_read():
+    slow, fast = (mt.simulate(widened(before), machine="dgx-h100") for before in (True, False))
+    (found,) = intermediate(Study(slow))
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.2)
+    assert "compute 'Wide' where it is read" in found.step

@@ -5,7 +5,8 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.language import tl
-from megatile.verdict.traffic import stored_after
+from megatile.verdict.study import Study
+from megatile.verdict.traffic import loaded_in_two_passes, stored_after, stored_again
 
 
 def normalised(phases, rows=2048, columns=2048):
@@ -89,6 +90,42 @@ def stored(each):
 
 def test_a_store_in_every_round_is_timed_after_the_loop():
     slow, fast = (mt.simulate(stored(each), machine="mi300x-8") for each in (True, False))
-    found = {one.name: one for one in slow.verdict().findings}
-    assert found["repeated stores"].time_ps == fast.time_ps
+    (found,) = stored_again(Study(slow))
+    assert found.time_ps == fast.time_ps
     assert stored_after(fast.lowered.source) is fast.lowered.source
+
+
+def log_sums(passes, rows=2048, columns=32768):
+    """The logarithm of a sum of exponentials: the maximum first, or with a running maximum."""
+
+    @T.program
+    def made(X: T.Tensor((rows, columns), "f32"), Y: T.Tensor((rows,), "f32")):
+        with T.Kernel(block=rows // 8, threads=128) as b:
+            x, y = T.alloc((8, 1024), "f32"), T.alloc((8, 1024), "f32")
+            top, total, before = (T.alloc((8,), "f32") for _ in range(3))
+            T.fill(top, -T.infinity("f32"))
+            T.clear(total)
+            if passes == 2:
+                for k in T.Pipelined(columns // 1024, num_stages=2):
+                    T.copy(x, X[b * 8, k * 1024])
+                    T.reduce_max(x, top, dim=1, clear=False)
+            for q in T.Pipelined(columns // 1024, num_stages=2):
+                T.copy(y, X[b * 8, q * 1024])
+                if passes == 1:
+                    T.copy(before, top)
+                    T.reduce_max(y, top, dim=1, clear=False)
+                    for i in T.Parallel(8):
+                        total[i] = total[i] * T.exp(before[i] - top[i])
+                for i, j in T.Parallel(8, 1024):
+                    y[i, j] = T.exp(y[i, j] - top[i])
+                T.reduce_sum(y, total, dim=1, clear=False)
+            T.copy(Y[b * 8], total)
+
+    return made
+
+
+def test_two_passes_that_only_reduce_could_be_one():
+    slow, fast = (mt.simulate(log_sums(passes), machine="hgx-a100") for passes in (2, 1))
+    (found,) = loaded_in_two_passes(Study(slow))
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
+    assert not list(loaded_in_two_passes(Study(fast)))

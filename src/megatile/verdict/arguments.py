@@ -41,6 +41,8 @@ PADDING = 0.6
 """How much less another program may have to do, where tiles of this one reach over the edges of tensors."""
 SAME_TENSORS = 0.05
 """Relative difference of sizes below which two calls work on the same tensors."""
+ALMOST = 0.85
+"""The share of what several changes save from which on a few of them are as good."""
 STEP = 0.02
 """The share of the time that a round of the search must save to go on."""
 
@@ -140,6 +142,19 @@ class Arguments:
                 pass
         except OutOfBudget:
             pass
+        return None if best is None else self._simplest(best)
+
+    def _simplest(self, best: Trial) -> Trial:
+        """Return the program with fewer changes that saves almost as much."""
+        most = self.study.base_ps - ALMOST * (self.study.base_ps - best.time_ps)
+        for name in list(best.changes) if len(best.changes) > 1 else ():
+            rest = {other: value for other, value in best.changes.items() if other != name}
+            try:
+                trial = self.time(rest) if rest else None
+            except OutOfBudget:
+                trial = None
+            if trial is not None and trial.time_ps <= most:
+                best = trial
         return best
 
     def _climb(self, chosen: tuple[str, ...]) -> Iterator[Trial]:

@@ -76,14 +76,15 @@ def _reads(expr: Expr) -> bool:
     return any(isinstance(part, Load) for part in walk(expr))
 
 
-def block_copies(program: Program) -> Iterator[n.Copy]:
-    """Yield unconditional copies of blocks between tensors and tiles."""
+def block_copies(program: Program, remote: bool = False) -> Iterator[n.Copy]:
+    """Yield unconditional copies of blocks between tensors and tiles: of this unit, or of other ones."""
     for region in n.each(n.ScaleRegion, program.body):
         if region.scale == program.launch.dispatch:
-            yield from (m for m in n.walk(region.body, (n.If,)) if isinstance(m, n.Copy) and not n.remote(m))
+            copies = (m for m in n.walk(region.body, (n.If,)) if isinstance(m, n.Copy))
+            yield from (m for m in copies if bool(n.remote(m)) == remote)
 
 
-def shared_loads(program: Program) -> list[n.Copy]:
+def shared_loads(program: Program, remote: bool = False) -> list[n.Copy]:
     """Return loads that blocks share: their place does not depend on one of the grid's coordinates."""
     tensors, table, launch = {p.name for p in program.params}, bindings(program), program.launch
     counts = launch.extents(launch.dispatch)
@@ -93,7 +94,7 @@ def shared_loads(program: Program) -> list[n.Copy]:
         parts = (part for e in copy.source.expressions() for part in walk(e))
         return {p.axis for p in parts if isinstance(p, Coord) and p.scale == launch.dispatch}
 
-    loads = (c for c in block_copies(program) if table[c.source.source].base in tensors)
+    loads = (c for c in block_copies(program, remote) if remote or table[c.source.source].base in tensors)
     return [c for c in loads if wanted - coordinates(c)]
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 
-from megatile.core.expr import Binary, known, walk
+from megatile.core.expr import Binary, ceil_div, known, symbols, walk
 from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
@@ -245,6 +245,71 @@ def late_reductions(study: Study) -> Iterator[Finding]:
             step=f"T.reduce_{reduce.op} of the own part first, then T.allgather of its results",
             source=changes.source_line(one),
         )  # fmt: skip
+
+
+@rule("late reduction")
+def reduced_by_blocks(study: Study) -> Iterator[Finding]:
+    """Find gathers of tensors that the blocks of every unit then reduce, all of it."""
+    if study.lowered is None:
+        return
+    program = study.lowered.source
+    for one, dim, loops, op in _reduced_by_blocks(program):
+        count, name = program.launch.count(one.scale), bindings(program)[one.to[0].source].base
+        parts = count if one.kind == "gather_view" else 1  # of a view, the collective names the unit's part
+        size = (known(one.to[0].extents[dim]) or 1) * parts
+        own = study.program_ps(partial(_own_rounds, loops=loops, count=count))
+        gathered, reduced = (study.collective_ps(kind, one, share) for kind, share in (
+            ("all_gather", float(parts)), ("all_reduce", parts / size)))  # fmt: skip
+        yield from study.finding(
+            "late reduction", (own or study.base_ps) - gathered + reduced,
+            f"program timed again with 1/{count} of the rounds, and the all-gather's time replaced by "
+            "that of an all-reduce of the results",
+            bottleneck=f"all of '{name}' is gathered by every unit, which then reduces it",
+            reason=f"T.reduce_{op} is all that reads it: {size} elements become one on every unit",
+            step=f"T.reduce_{op} of the own part, then T.allreduce of the results",
+            source=changes.source_line(one),
+        )  # fmt: skip
+
+
+def _reduced_by_blocks(program: Program) -> Iterator[tuple[n.Collective, int, list[n.Loop], str]]:
+    """Yield all-gathers whose results are only read by copies of blocks to tiles that are reduced along the
+    gathered dimension; with that, the loops that go along it, and what reduces."""
+    table = bindings(program)
+    readers: dict[str, list[n.Node]] = {}
+    for node in n.walk(program.body):
+        for kind, region in n.regions(node):
+            if kind != "write" and not isinstance(node, n.Collective):
+                readers.setdefault(table[region.source].base, []).append(node)
+    for one in n.each(n.Collective, program.body):
+        if one.kind not in ("allgather", "gather_view") or len(one.to) != 1:
+            continue
+        bound = table[one.to[0].source]
+        dim = getattr(bound.views[-1].layout, "dim", 0) if one.kind == "gather_view" else one.dim
+        every, names = readers.get(bound.base, []), set[str]()
+        copies = [m for m in every if isinstance(m, n.Copy)]
+        for copy in copies if len(copies) == len(every) else ():
+            later = readers.get(copy.to.source, [])
+            reduces = [m for m in later if isinstance(m, n.Reduce) and not m.clear and _along(copy, m, dim)]
+            names |= {reduces[0].op} if reduces and len(reduces) == len(later) else {""}
+        if len(names) == 1 and "" not in names:
+            starts = {s for c in copies for s in symbols(c.source.dims[dim].start)}
+            loops = [m for m in n.each(n.Loop, program.body) if m.var in starts]
+            if loops:
+                yield one, dim, loops, names.pop()
+
+
+def _along(copy: n.Copy, reduce: n.Reduce, dim: int) -> bool:
+    """Whether a tile that a copy fills is reduced along the dimension that is this one of the source."""
+    kept = [at for at, d in enumerate(copy.source.dims) if d.extent is not None]
+    return kept[reduce.dim % len(kept)] == dim if kept else False
+
+
+def _own_rounds(program: Program, loops: list[n.Loop], count: int) -> Program:
+    """Return the program with a unit's share of the rounds of some loops."""
+    made: dict[int, tuple[n.Node, ...]] = {
+        id(m): (replace(m, stop=m.start + ceil_div(m.stop - m.start, count)),) for m in loops
+    }
+    return changes.replaced(program, made)
 
 
 def _added_up_later(program: Program) -> Iterator[tuple[n.Collective, int]]:

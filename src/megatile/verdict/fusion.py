@@ -204,12 +204,13 @@ def elementwise(plan: pm.Plan) -> Iterator[Between]:
     return (one for one in between(plan) if one.recomputable or one.elementwise_reader)
 
 
-def as_one(plan: pm.Plan) -> tuple[pm.Plan, list[str]]:
+def as_one(plan: pm.Plan, by_readers: bool = False) -> tuple[pm.Plan, list[str]]:
     """Return the Plan without any tensor that need not be stored, and their names: later phases read what
-    earlier ones have made."""
+    earlier ones have made, or (``by_readers``) compute it themselves where both can be."""
     names = list[str]()
     while (one := next((x for x in elementwise(plan) if x.name not in names), None)) is not None:
-        plan = (merged if one.elementwise_reader else recomputed)(plan, one)
+        again = one.recomputable and (by_readers or not one.elementwise_reader)
+        plan = (recomputed if again else merged)(plan, one)
         names.append(one.name)
     return plan, names
 
@@ -221,7 +222,13 @@ def intermediate(study: Study) -> Iterator[Finding]:
         return
     found = list(elementwise(study.plan))
     for one in found[:1]:
-        changed, gone = as_one(study.plan)
+        both = one.recomputable and one.elementwise_reader
+        ways = {
+            again: as_one(study.plan, again) for again in ((True, False) if both else (one.recomputable,))
+        }
+        timed = {again: study.plan_ps(plan) or study.base_ps for again, (plan, _) in ways.items()}
+        again = min(timed, key=lambda key: timed[key])
+        _, gone = ways[again]
         names = [f"'{name}'" for name in gone]
         unit = {"unit": next(one.reader.unit_numbers())}
         loads = (
@@ -232,12 +239,12 @@ def intermediate(study: Study) -> Iterator[Finding]:
         times = one.read.loaded[one.name] / one.wrote.stored[one.name]
         step = (
             f"do what the second phase does with '{one.name}' in the first, before the store"
-            if one.elementwise_reader
+            if not again
             else f"compute '{one.name}' where it is read: load what it is made of into a tile there"
         )
-        how = "one phase" if one.elementwise_reader else "elements computed where they are read"
+        how = "elements computed where they are read" if again else "one phase"
         yield from study.finding(
-            "intermediate tensor", study.plan_ps(changed), f"Plan timed again with {how}", bound=True,
+            "intermediate tensor", timed[again], f"Plan timed again with {how}", bound=True,
             bottleneck=f"phases through memory: {', '.join(names)} stored by one and loaded by the next",
             reason=f"{format_bytes(one.wrote.stored[one.name])} are stored and loaded {times:.3g} times; the "
             "second phase waits for the first",

@@ -27,6 +27,8 @@ MIN_BUSY_SHARE = 0.8
 """Share of the time that a memory is busy before narrower types are tried."""
 MIN_SHARE = 0.05
 """The share of all bytes that a tensor must be for its type to matter."""
+HALVES = ("f16", "bf16")
+"""Types that sums over units are sent in, where they become tensors of these types."""
 WIDEST = "f64"
 """The type that only results of that type need: sums of narrower elements are accurate in f32."""
 
@@ -243,14 +245,36 @@ def _rates(study: Study) -> str:
     return f", and vector engines are {max(factors):.3g}x as fast" if factors else ""
 
 
-def _needlessly_wide(program: Program) -> set[str]:
-    """Return the tiles in f64 that no tensor in f64 is computed from, or into."""
+def _needlessly_wide(program: Program, dtype: str = WIDEST) -> set[str]:
+    """Return the tiles of a type that no tensor of that type is computed from, or into."""
     table = bindings(program)
-    wide = {m.name for m in n.each(n.Alloc, program.body) if m.dtype == WIDEST}
-    needed = {p.name for p in program.params if p.dtype == WIDEST}
+    wide = {m.name for m in n.each(n.Alloc, program.body) if m.dtype == dtype}
+    needed = {p.name for p in program.params if p.dtype == dtype}
     meetings = [{table[r.source].base for _, r in n.regions(m)} for m in n.walk(program.body)]
     while True:
         more = {name for names in meetings if names & needed for name in names & wide} - needed
         if not more:
             return wide - needed
         needed |= more
+
+
+@rule("wide messages", Kind.INEXACT)
+def wide_messages(study: Study) -> Iterator[Finding]:
+    """Find sums over units in f32 of what comes from and goes to tensors of narrower types alone."""
+    if study.lowered is None:
+        return
+    program = study.lowered.source
+    wide = _needlessly_wide(program, "f32")
+    sums = [c for c in n.each(n.Collective, program.body) if c.kind in ("allreduce", "reduce_scatter")]
+    sent = [c for c in sums if {r.source for r in (*c.to, *c.source)} <= wide]
+    types = {p.dtype for p in program.params if p.dtype in HALVES}
+    if sent and len(types) == 1:
+        names, (dtype,) = {r.source for c in sent for r in (*c.to, *c.source)}, types
+        yield from study.finding(
+            "wide messages", study.program_ps(partial(_narrowed, names=names, wide="f32", dtype=dtype)),
+            f"program timed again with {_spoken(names)} in {dtype}",
+            bottleneck=f"wide messages: {_spoken(names)} in f32",
+            reason=f"what is summed comes from and goes to tensors of {dtype}: half the bytes would do",
+            step=f"{_spoken(names)} in {dtype}, if the accuracy of the sum allows",
+            source=changes.source_line(sent[0]),
+        )  # fmt: skip

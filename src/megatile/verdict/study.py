@@ -35,12 +35,8 @@ from megatile.trace.critical import critical_groups
 from megatile.verdict.model import MIN_GAIN, Finding, Kind
 
 MAX_COMMANDS = 8_000_000
-"""Commands that all re-timed Plans of a verdict may have together: some seconds,"""
-MIN_COMMANDS = 3_000_000
-"""where they may be as many whatever the Plan,"""
-MAX_TIMES = 10
-"""and else those of so many Plans as the one in question."""
-MAX_SECONDS = 20.0
+"""Commands that all re-timed Plans of a verdict may have together: some seconds."""
+MAX_SECONDS = 11.0
 """Seconds of this process that a verdict may take, whatever the commands: then no other program is timed."""
 SAMPLED = 300_000
 """Plans with more commands are timed by their first blocks, if all do the same and there are enough waves."""
@@ -48,6 +44,8 @@ MIN_WAVES = 4
 """Waves of blocks in a sample."""
 IDEAL = 1000.0
 """The factor by which a figure of the machine that is to cost nothing is better."""
+raise_errors = False
+"""Whether a defect of a remedy is raised (in tests), instead of leaving the remedy out."""
 Find = Callable[["Study"], Iterator[Finding]]
 
 
@@ -92,10 +90,7 @@ class Study:
         self.result, self.plan, self.hda = result, result.plan, result.machine
         self.lowered: Lowered | None = result.lowered
         self.base_ps = result.time_ps
-        cost = self.cost(self.plan)
-        if not self._sampled_blocks(self.plan):
-            cost = max(cost, len(result.record.rows))  # loops of unknown length count once
-        self.left = min(MAX_COMMANDS, max(MIN_COMMANDS, MAX_TIMES * cost))
+        self.left = MAX_COMMANDS
         self.retimed = 0
         self.kind = Kind.CAUSE
         self._until = process_time() + MAX_SECONDS
@@ -178,8 +173,12 @@ class Study:
             return lower(program, machine=hda or self.hda)
         except TimeBudgetExceeded:
             raise
-        except Exception:  # a remedy that cannot be written for this program is none
+        except MegatileError:  # a remedy that does not fit the machine is none
             return None
+        except Exception:
+            if raise_errors:
+                raise
+            return None  # a verdict without this remedy is better than none
 
     def program_ps(self, change: Callable[[Program], Program]) -> int | None:
         """Return how long the program takes with a change; None: it cannot run, or nothing changes."""

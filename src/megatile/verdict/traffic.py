@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
-from megatile.core.expr import symbols
+from megatile.core.expr import Symbol, substitute, symbols
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.program import Program, bindings
+from megatile.ir.program import Binding, Program, bindings
 from megatile.plan.model import Plan
 from megatile.verdict import changes, footprint
 from megatile.verdict.fusion import as_one
@@ -39,6 +40,81 @@ def loaded_again(study: Study) -> Iterator[Finding]:
             step="load the part once, with its edges, into a tile; take all that is needed from there",
             source=str(command.source or ""),
         )  # fmt: skip
+
+
+@rule("repeated loads")
+def loaded_in_two_passes(study: Study) -> Iterator[Finding]:
+    """Find loops of a block that load the same tiles one after the other, where neither stores a result."""
+    found = next(_passes(study.lowered.source), None) if study.lowered is not None else None
+    if found is not None:
+        first, _, copies = found
+        names = _quoted(m.source.source for m in copies)
+        line = changes.source_line(first).rpartition(":")[2]
+        yield from study.finding(
+            "repeated loads", study.program_ps(in_one_pass),
+            "program timed again with both loops as one",
+            bottleneck=f"redundant traffic: two passes over {names}",
+            reason=f"the loop of line {line} only reduces what it loads, and the next loop loads and reduces "
+            "the same",
+            step="one pass: keep running results, and scale what is added up when the first one changes (as "
+            "online softmax and Welford's variance do)",
+            source=changes.source_line(copies[-1]),
+        )  # fmt: skip
+
+
+def _passes(program: Program) -> Iterator[tuple[n.Loop, n.Loop, list[n.Copy]]]:
+    """Yield loops in the same body that load the same tiles and store none, with the copies of the second."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+
+    def visit(body: tuple[n.Node, ...]) -> Iterator[tuple[n.Loop, n.Loop, list[n.Copy]]]:
+        for one, two in pairwise(m for m in body if isinstance(m, n.Loop)):
+            if (one.start, one.stop, one.step) == (two.start, two.stop, two.step):
+                written = {table[name].base for name in n.written((one, two))}
+                every = (
+                    m for m in one.body if isinstance(m, n.Copy) and table[m.source.source].base in tensors
+                )
+                loads = {_at(m.source, one.var, two.var): m for m in every}
+                copies = [m for m in two.body if isinstance(m, n.Copy) and m.source in loads]
+                alike = all(_same_tile(table, loads[m.source].to, m.to) for m in copies)
+                if copies and len(copies) == len(loads) and alike and not written & tensors:
+                    yield one, two, copies
+        for node in body:
+            for _, inner in n.bodies(node):
+                yield from visit(inner)
+
+    return visit(program.body)
+
+
+def _at(region: n.Region, var: str, other: str) -> n.Region:
+    """Return the region with another variable."""
+    change = {var: Symbol(other)}
+    return replace(region, dims=tuple(replace(d, start=substitute(d.start, change)) for d in region.dims))
+
+
+def _same_tile(table: Mapping[str, Binding], one: n.Region, other: n.Region) -> bool:
+    return (table[one.source].shape, one.dims) == (table[other.source].shape, other.dims)
+
+
+def in_one_pass(program: Program) -> Program:
+    """Return the program with such loops as one, as long as there are any: it takes the same time as one that
+    computes the same in one pass."""
+    found = next(_passes(program), None)
+    if found is None:
+        return program
+    one, two, copies = found
+    sources = {m.source: m.to.source for m in copies}
+    names, rest = dict[str, str](), list[n.Node]()
+    for node in one.body:
+        same = isinstance(node, n.Copy) and _at(node.source, one.var, two.var) in sources
+        if isinstance(node, n.Copy) and same:
+            names[node.to.source] = sources[_at(node.source, one.var, two.var)]
+        else:
+            rest.append(node)
+    moved = changes.renamed(tuple(rest), names | {one.var: two.var})
+    last = max(at for at, m in enumerate(two.body) if any(m is copy for copy in copies)) + 1
+    again = tuple(m for m in moved if m not in two.body)
+    both = replace(two, body=(*two.body[:last], *again, *two.body[last:]))
+    return in_one_pass(changes.replaced(program, {id(one): (), id(two): (both,)}))
 
 
 @rule("repeated stores")
