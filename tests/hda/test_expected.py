@@ -70,7 +70,7 @@ def routes(hda: HDA) -> Iterator[Any]:
     scales = [s.name for s in hda.scales if hda.count(s.name) > 1]
     vias = [None, *(n.name for n in hda.networks)]
     for scale, other in itertools.product(scales, scales):
-        for number in range(3):
+        for number in range(1 + (len(scale) + len(other)) % 2):
             a = rng.randrange(hda.count(scale))
             near = rng.randrange(hda.count(other)) if number else a * hda.count(other) // hda.count(scale) + 1
             b = near % hda.count(other)

@@ -20,9 +20,9 @@ from megatile.timing import faults
 from megatile.trace import Trace
 
 CASES: dict[str, Any] = {
-    **{f"plan {seed}": (random_case, seed) for seed in range(70)},
-    **{f"levels {seed}": (random_levels, seed) for seed in range(40)},
-    **{f"kernels {seed}": (random_kernels, seed) for seed in range(20)},
+    **{f"plan {seed}": (random_case, seed) for seed in range(50)},
+    **{f"levels {seed}": (random_levels, seed) for seed in range(30)},
+    **{f"kernels {seed}": (random_kernels, seed) for seed in range(10)},
 }
 OWN = "cpu"
 """The machine that is this computer, with times of its own."""
@@ -83,7 +83,7 @@ def test_what_pages_show(expected: Any, monkeypatch: pytest.MonkeyPatch) -> None
     expected("pages", {case.plan.name: pages.result_page(simulated(case), retime=False) for case in cases})
 
 
-@pytest.mark.parametrize("seed", [2, 4, 16])
+@pytest.mark.parametrize("seed", [2, 4])
 def test_sensitivities(seed: int, expected: Any) -> None:
     result = simulated(random_levels(seed))
     retiming = vars(pages._retiming(result))
