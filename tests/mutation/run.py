@@ -7,8 +7,9 @@
 
 Which mutants a seed has depends on the sources only (`mutants`). Each is made in a copy of ``src/``, never in
 the tree. The tests of its folder run against it in a fork of one process that has collected them (`warm`):
-first those of the module's name, then those whose file mentions the changed function, lies in the module's
-folder or mentions it, then all others, until SECONDS of processor time are over. Of tests that have run for
+first those of the module's name and the tables of `tests.expected`, then those whose file mentions the
+changed function, lies in the module's folder or mentions it, then all others, until SECONDS of processor time
+are over. Of tests that have run for
 other mutants it is known what they call: those that call the changed function come first, those that do not
 last, quick ones before slow ones. A mutant is killed by a test that fails, or that takes far longer than
 without the change. The state file keeps every outcome; survivors are printed, to be judged.
@@ -69,7 +70,7 @@ def ordered(mutant: Mutant, tests: Iterable[str], known: Known) -> list[str]:
 
     def order(test: str) -> tuple[int, int, int, str]:
         file, _, name = test.partition("::")
-        own = rank(file) == 0
+        own = rank(file) == 0 or Path(file).stem == "test_expected"
         named = function.strip("_") in name or module in name
         place_in_line = 0 if own and named else 1 if own else 2 if named else 2 + rank(file)
         seconds, called = known.get(test, (0.0, None))
