@@ -43,7 +43,7 @@ def rule_ps(plan: Plan, job: Job, hda: HDA) -> float | None:
         (unit if job.place is None else job.place).evaluate({"unit": np.arange(job.ranks)}), job.ranks
     )
     counts = np.unique(places // fabric(hda, job.scale).inside, return_counts=True)[1]
-    if alone or len(counts) != nodes or (transport.per_node and counts.min() != counts.max()):
+    if alone or len(counts) != nodes or (transport.per_node and len(set(counts.tolist())) > 1):
         return None  # the rule is for ranks that fill their nodes, or nodes with equally many
     plain = networks_between(hda, job.scale)[0].topology.kind in ("switch", "full_mesh")
     direct = way.algorithm not in ("hamilton", "node_tree") and job.operation not in CHAINS

@@ -171,7 +171,7 @@ def meeting(addresses: Any, together: int) -> float:
     together = max(1, min(together, len(addresses)))
     turns = np.arange(len(addresses)) // together
     of_each, counts = np.unique(np.stack([turns, addresses]), axis=1, return_counts=True)
-    most = np.zeros(int(turns.max(initial=0)) + 1)
+    most = np.zeros(max(1, -(-len(addresses) // together)))
     np.maximum.at(most, of_each[0], counts)
     return max(1.0, float(most.sum()) * together / max(1, len(addresses)))
 

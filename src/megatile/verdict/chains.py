@@ -85,7 +85,7 @@ def turns_of(study: Study) -> Turns | None:
         return None
     if some * width < MIN_SHARE * (study.base_ps - study.launch_ps):
         return None
-    return Turns(devices, float(spent.max() * width), float(some * width))
+    return Turns(devices, float(np.max(spent) * width), float(some * width))
 
 
 @rule("devices take turns")
