@@ -85,3 +85,104 @@ def test_what_torch_has_no_form_of_is_numpys(name, operands, attributes, kind):
     expected = OPERATIONS[name].meaning(*arrays[:operands], **attributes)
     got = RULES[name](*(x, old)[:operands], **attributes)
     np.testing.assert_array_equal(got.float().numpy(), np.asarray(expected, np.float32))
+
+
+def data(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-7, 8, shape) * 0.5
+
+
+X, Y, POSITIVE = data(3, 4), data(3, 4, seed=1), np.abs(data(3, 4)) + 0.5
+OF_FLOATS = (
+    "sin", "cos", "tanh", "erf", "sigmoid", "exp", "exp2", "softmax", "pow", "log", "log2", "sqrt", "rsqrt",
+)  # fmt: skip
+ONE = ("neg", "abs", "floor", "ceil", "copy", "cast", "transpose", *OF_FLOATS[:8])
+TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne")
+REDUCTIONS = ("sum", "prod", "max", "min", "absmax", "abssum")
+TURNS = [(a, b) for a in (False, True) for b in (False, True)]
+TABLE = [
+    *((name, [X], {}) for name in ONE),
+    *((name, [POSITIVE], {}) for name in OF_FLOATS[9:]),
+    *((name, [X, Y], {}) for name in TWO),
+    ("div", [X, np.zeros_like(Y)], {}), ("pow", [POSITIVE, Y], {}), ("fma", [X, Y, POSITIVE], {}),
+    ("clamp", [X, np.minimum(Y, POSITIVE), np.maximum(Y, POSITIVE)], {}), ("where", [X > 0, X, Y], {}),
+    *((name, [X], {"axis": axis, "keepdims": kept})
+      for name in REDUCTIONS for axis, kept in ((0, False), (1, True), (-1, False))),
+    *(("cumsum", [X], {"axis": axis, "reverse": way}) for axis in (0, -1) for way in (False, True)),
+    ("softmax", [X], {"axis": 0}), ("fill", [], {"value": 3}), ("iota", [], {"length": 5, "start": 2}),
+    *(("gemm", [X.T if a else X, Y if b else Y.T], {"transpose_a": a, "transpose_b": b}) for a, b in TURNS),
+    *(("gemm_add", [X.T if a else X, Y if b else Y.T, data(3, 3)], {"transpose_a": a, "transpose_b": b})
+      for a, b in TURNS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16", "f8e5m2", "i64", "i32", "i8"])
+def test_every_rule_says_what_numpy_says(kind):
+    """Each dtype, with the type of the result and, for division by zero, infinities and NaN."""
+    from megatile.core.dtypes import numpy_dtype
+    from megatile.runtime.torch_rules import DTYPES, RULES
+
+    for name, operands, attributes in TABLE:
+        if kind[0] == "i" and name in OF_FLOATS:
+            continue
+        arrays = [x if x.dtype == bool else x.astype(numpy_dtype(kind)) for x in operands]
+        tensors = [torch.from_numpy(x.astype(np.float32 if x.dtype != bool else bool)) for x in arrays]
+        tensors = [t if t.dtype == torch.bool else t.to(DTYPES[kind]) for t in tensors]
+        with np.errstate(all="ignore"):
+            wanted = np.asarray(OPERATIONS[name].meaning(*arrays, **attributes)).astype(np.float64)
+        found = RULES[name](*tensors, **attributes)
+        rough = {"f8e5m2": 0.3, "bf16": 1e-2, "f16": 2e-3}.get(kind, 1e-5)
+        np.testing.assert_allclose(
+            found.double().numpy(), wanted, rtol=rough, atol=rough, err_msg=f"{name} {attributes}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "held"),
+    [
+        ("i8", [1.9, -1.9, 300.0, -300.0, float("nan")], [1, -1, 127, -128, 0]),
+        ("u8", [1.9, -1.9, 300.0, 255.4], [1, 0, 255, 255]),
+        ("i32", [2.0**40, -(2.0**40), 7.5], [2**31 - 1, -(2**31), 7]),
+        ("bool", [0.0, 0.5, -2.0], [0, 1, 1]),
+        ("f16", [1e9, 1.0 + 2**-11, 2**-30], [float("inf"), 1.0, 0.0]),
+    ],
+)
+def test_results_are_rounded_and_clipped_once(kind, values, held):
+    from megatile.runtime.torch_rules import DTYPES, assign
+
+    target = torch.zeros(len(values), dtype=DTYPES[kind])
+    assign(target, torch.tensor(values, dtype=torch.float64))
+    assert target.tolist() == held
+
+
+def test_shapes_of_operands_fit_as_in_plans():
+    from megatile.runtime.torch_rules import compute
+
+    row, matrix, out = torch.arange(3.0), torch.ones(2, 3), torch.zeros(2, 3)
+    compute("add", out, [matrix, row], {})
+    assert out.tolist() == [[1, 2, 3]] * 2
+    compute("add", out, [matrix, torch.tensor([[5.0], [6.0]])], {})
+    assert out.tolist() == [[6] * 3, [7] * 3]
+    flat = torch.zeros(6)
+    compute("copy", flat, [matrix], {})
+    assert flat.tolist() == [1] * 6
+    product = torch.zeros(1, 2, 2)
+    compute("gemm", product, [matrix.reshape(1, 2, 3), torch.ones(3, 2)], {})
+    assert product.tolist() == [[[3, 3], [3, 3]]]
+    compute("gemm_add", product, [matrix.reshape(1, 2, 3), torch.ones(3, 2), product.clone()], {})
+    assert product.tolist() == [[[6, 6], [6, 6]]]
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(-99, 99), (-2, 0), (-1, 1), (0, 99), (-3, 99), (-99, 2)])
+def test_gradients_heed_the_remainder_of_the_log_sum(lower, upper):
+    rng = np.random.default_rng(5)
+    q, d_out = rng.normal(size=(2, 1, 4, 4, 3)).astype("f4")
+    kv = rng.normal(size=(2, 1, 4, 2, 3)).astype("f4")
+    band = {"scale": 0.7, "lower": lower, "upper": upper}
+    result = OPERATIONS["attention"].meaning(q, kv, **band)
+    coarse = np.round(result[..., -2] * 4) / 4
+    with np.errstate(invalid="ignore"):
+        rest = np.nan_to_num(result[..., -2] - coarse)
+    result[..., -2], result[..., -1] = coarse, result[..., -1] + rest
+    for name in ("attention_grad_q", "attention_grad_kv"):
+        ours, theirs = both(name, q, kv, result, d_out, **band)
+        np.testing.assert_allclose(theirs, ours, rtol=0, atol=5e-6)

@@ -133,7 +133,12 @@ for _name, _function in _REDUCTIONS.items():
     RULES.add(_name, _reduction(_function))
 
 
-RULES.add("cumsum", lambda x, axis=-1: torch.cumsum(accumulated(x), dim=axis))
+@rule("cumsum")
+def running_sum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
+    x = accumulated(x)
+    return torch.cumsum(x.flip(axis), axis).flip(axis) if reverse else torch.cumsum(x, axis)
+
+
 RULES.add("softmax", lambda x, axis=-1: torch.softmax(wide(x), dim=axis))
 RULES.add("fill", lambda value=0: torch.tensor(value))
 RULES.add("library_kernel", OPERATIONS["library_kernel"].meaning)  # refuses: it has a time and no data
