@@ -1,11 +1,12 @@
 """Programs made again do the same work: they write all of what was written, and read as far."""
 
+import numpy as np
 import pytest
 
 import megatile as mt
 import megatile.language as T
 from megatile.verdict.arguments import arguments_of
-from megatile.verdict.same_work import leaves_out, read, useful_share, written
+from megatile.verdict.same_work import _unique, leaves_out, read, useful_share, written
 from megatile.verdict.study import Study
 
 
@@ -68,3 +69,33 @@ def test_only_work_on_nothing_may_be_left_out():
 
     assert useful_share(mt.lower(edges, machine="dgx-h100").plan) == pytest.approx(200 / 256)
     assert useful_share(plan()) == 1.0
+
+
+def test_messages_that_round_down_to_none_are_left_out():
+    def sent(piece, n=4096):
+        @T.program
+        def made(X: T.Tensor((2, n), "f32"), Y: T.Tensor((2, n), "f32")):
+            with T.Kernel(device=2), T.Scale("device") as (r, _):
+                x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+                inbox = T.alloc((1, n), "f32", level="l2")
+                for i in T.serial(n // piece):
+                    T.copy(
+                        inbox[:, i * piece : i * piece + piece],
+                        x[:, i * piece : i * piece + piece],
+                        dst=1 - r,
+                    )
+                T.barrier()
+                T.copy(y, inbox)
+
+        return made
+
+    slow = mt.lower(sent(64), machine="dgx-h100").plan
+    assert leaves_out(slow, mt.lower(sent(8192), machine="dgx-h100").plan)
+    assert not leaves_out(slow, mt.lower(sent(4096), machine="dgx-h100").plan)
+
+
+def test_rows_are_told_apart_whatever_their_numbers():
+    for top in (3, 1 << 20):
+        rows = np.random.default_rng(0).integers(0, top, (200, 4, 2)) // (top // 3) * (top // 3)
+        assert sorted(map(bytes, _unique(rows))) == sorted(map(bytes, np.unique(rows, axis=0)))
+    assert _unique(np.zeros((0, 2, 2), np.int64)).shape == (0, 2, 2)

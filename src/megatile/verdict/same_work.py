@@ -20,7 +20,21 @@ MAX_BOXES = 1 << 18
 """Parts of a tensor that are looked at."""
 MAX_GRID = 1 << 22
 """Cells of the grid that the edges of these parts make."""
+MAX_KEY = 1 << 62
+"""Numbers from which on rows are not told apart by one number each."""
 Env = dict[str, Any]
+
+
+def _unique(rows: np.ndarray) -> np.ndarray:
+    """Return rows of small numbers, each once."""
+    flat = rows.reshape(len(rows), prod(rows.shape[1:]))
+    sizes = flat.max(axis=0, initial=0) + 1
+    if prod(map(int, sizes)) >= MAX_KEY:
+        return np.unique(rows, axis=0)
+    keys = flat @ np.concatenate(
+        ([1], np.cumprod(sizes[:-1]))
+    )  # one number for each row: that is fast to sort
+    return rows[np.unique(keys, return_index=True)[1]]
 
 
 class _Unknown(Exception):
@@ -35,6 +49,11 @@ class Touched:
     unknown: bool = False
 
     @property
+    def nothing(self) -> bool:
+        """Whether no part is touched."""
+        return not self.unknown and not any(map(len, self.boxes))
+
+    @property
     def ends(self) -> list[int] | None:
         """Where the last part ends along each dimension."""
         known = [box for box in self.boxes if len(box)]
@@ -45,7 +64,7 @@ class Touched:
         """How many elements the parts have together, each counted once."""
         if self.unknown or not self.boxes:
             return None
-        boxes = np.unique(np.concatenate(self.boxes), axis=0)
+        boxes = _unique(np.concatenate(self.boxes))
         edges = [np.unique(boxes[:, d]) for d in range(boxes.shape[1])]
         shape = tuple(map(len, edges))
         if len(boxes) > MAX_BOXES or prod(shape) > MAX_GRID:
@@ -114,7 +133,7 @@ def _add(
     for d, (start, size, length) in enumerate(zip(starts, sizes, tile.shape, strict=True), start=1):
         rows[:, d, 0] = np.clip(start, 0, length)
         rows[:, d, 1] = np.clip(start + size, 0, length)
-    one.boxes.append(np.unique(rows[active & (rows[:, :, 1] > rows[:, :, 0]).all(axis=1)], axis=0))
+    one.boxes.append(_unique(rows[active & (rows[:, :, 1] > rows[:, :, 0]).all(axis=1)]))
 
 
 def _commands(stream: pm.Stream, tiles: Any, of: Any, ends_alone: bool) -> Iterator[tuple[Any, Env, Any]]:
@@ -165,7 +184,7 @@ def _value(expr: Any, env: Env) -> Any:
 
 def leaves_out(one: pm.Plan, other: pm.Plan) -> bool:
     """Whether the other Plan writes fewer elements of a tensor of the same shape, or ends before its reads of
-    one end."""
+    one end, or reads nothing of one."""
     shapes = [{t.name: t.shape for t in plan.tiles if t.role != "local"} for plan in (one, other)]
     same = [name for name, shape in shapes[0].items() if shapes[1].get(name) == shape]
     for name in same:
@@ -174,6 +193,8 @@ def leaves_out(one: pm.Plan, other: pm.Plan) -> bool:
             return True
     for name in same:
         ends, others = (read(plan)[name].ends for plan in (one, other))
+        if ends is not None and read(other)[name].nothing:
+            return True
         if ends is not None and others is not None and any(b < a for a, b in zip(ends, others, strict=True)):
             return True
     return False
