@@ -4,12 +4,8 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.verdict.devices import (
-    gathered_by_sums,
-    late_reductions,
-    nested_gathers,
-    reduced_by_blocks,
-)
+from megatile.verdict.devices import gathered_by_sums, needless_collectives, nested_gathers
+from megatile.verdict.reductions import late_reductions
 from megatile.verdict.study import Study
 
 
@@ -55,39 +51,6 @@ def largest(late, rows=64, columns=256):
     return kernel
 
 
-def pooled(late, samples=512, bag=4, width=64):
-    @T.program
-    def kernel(X: T.Tensor((8, samples * bag, width), "f32"), Y: T.Tensor((8, samples, width), "f32")):
-        with T.Kernel(device=8, block=samples // 16, threads=128) as b, T.Scale("device"):
-            x, y = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.Shard(0))
-            got = T.alloc((samples * (bag if late else 1), width), "f32", level="l2")
-            if late:
-                T.all_to_all(got, x[0])
-            with T.Scale("block"):
-                z = T.alloc((16 * bag, width), "f32", level="l1")
-                total = T.alloc((16, width), "f32")
-                T.clear(total)
-                if late:
-                    T.copy(z, got[b * 16 * bag, 0])
-                else:
-                    T.copy(z, x[0, b * 16 * bag, 0])
-                for s in T.serial(bag):
-                    for i, j in T.Parallel(16, width):
-                        total[i, j] += z[i * bag + s, j]
-                T.copy(y[0, b * 16, 0], total)
-            if not late:
-                T.all_to_all(got, y[0])
-
-    return kernel
-
-
-def test_sums_of_what_was_exchanged_could_be_exchanged():
-    slow, fast = (mt.simulate(pooled(late), machine="hgx-a100") for late in (True, False))
-    (found,) = late_reductions(Study(slow))
-    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.25)
-    assert not list(late_reductions(Study(fast)))
-
-
 @pytest.mark.parametrize(
     ("rule", "slow", "fast", "machine"),
     [
@@ -124,36 +87,51 @@ def test_parts_that_are_added_to_zeros_are_an_all_gather():
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
 
 
-def best_of(gathered, of_a_view, rows=64, columns=4096, devices=4):
-    """The largest element of each row: of all columns on every device, or of its own first."""
-
+def on_rows(body, n=1 << 18, devices=8):
     @T.program
-    def kernel(L: T.Tensor((rows, columns), "f32"), Best: T.Tensor((rows,), "f32")):
-        with T.Kernel(device=devices, block=rows // 2, threads=128) as bx:
-            with T.Scale("device"):
-                mine, best = T.view(L, layout=T.FullCol), T.view(Best, layout=T.Replica)
-                if gathered and of_a_view:
-                    mine = T.allgather(mine)
-                elif gathered:
-                    every = T.alloc((rows, columns), "f32", level="l2")
-                    T.allgather(every, mine)
-                    mine = every
-                with T.Scale("block"):
-                    x, top = T.alloc((2, 256), "f32"), T.alloc((2,), "f32")
-                    T.fill(top, -T.infinity("f32"))
-                    for k in T.Pipelined(columns // 256 // (1 if gathered else devices), num_stages=2):
-                        T.copy(x, mine[bx * 2, k * 256])
-                        T.reduce_max(x, top, dim=1, clear=False)
-                    T.copy(best[bx * 2], top)
-                if not gathered:
-                    T.allreduce(best, op="max")
+    def made(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, n), "f32")):
+        with T.Kernel(device=devices), T.Scale("device"):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            a, b = T.alloc((1, n), "f32", level="l2"), T.alloc((1, n), "f32", level="l2")
+            body(x, y, a, b)
 
-    return kernel
+    return mt.simulate(made, machine="dgx-h100")
 
 
-@pytest.mark.parametrize("of_a_view", [False, True])
-def test_blocks_that_reduce_what_was_gathered(of_a_view):
-    slow, fast = (mt.simulate(best_of(g, of_a_view), machine="hgx-a100") for g in (True, False))
-    (found,) = reduced_by_blocks(Study(slow))
-    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
-    assert not list(reduced_by_blocks(Study(fast)))
+def sent_again(times):
+    def body(x, y, a, b):
+        T.copy(a, x)
+        T.allreduce(a)
+        if times == 2:
+            T.broadcast(a, root=0)
+        T.copy(y, a)
+
+    return body
+
+
+def sum_of_two(sums, operator="+"):
+    def body(x, y, a, b):
+        _, n = x.shape
+        for i, j in T.Parallel(1, n):
+            a[i, j] = x[i, j] * 0.5
+        for i, j in T.Parallel(1, n):
+            b[i, j] = x[i, j] * x[i, j]
+        if sums == 1:
+            for i, j in T.Parallel(1, n):
+                a[i, j] = a[i, j] + b[i, j]
+        T.allreduce(a)
+        if sums == 2:
+            T.allreduce(b)
+        for i, j in T.Parallel(1, n):
+            y[i, j] = a[i, j] if sums == 1 else a[i, j] * b[i, j] if operator == "*" else a[i, j] + b[i, j]
+
+    return body
+
+
+@pytest.mark.parametrize("body", [sent_again, sum_of_two])
+def test_a_collective_too_many(body):
+    slow, fast = (on_rows(body(times)) for times in (2, 1))
+    (found,) = needless_collectives(Study(slow))
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.15)
+    assert not list(needless_collectives(Study(fast)))
+    assert not list(needless_collectives(Study(on_rows(sum_of_two(2, "*")))))

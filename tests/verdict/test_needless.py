@@ -3,7 +3,7 @@
 import megatile as mt
 import megatile.language as T
 from megatile.ir import nodes as n
-from megatile.verdict.needless import _without_copies, masks
+from megatile.verdict.needless import _without_copies, invariant, masks
 
 
 def owners(program):
@@ -64,3 +64,26 @@ def test_copies_of_copies_are_all_left_out():
         ("x", "X"), ("w", "x"), ("Y", "w")
     ]  # fmt: skip
     assert mt.lower(left, machine="dgx-h100").plan
+
+
+def test_a_broadcast_in_every_round_is_repeated_unless_its_tile_changes():
+    def stepped(changes, n=1024):
+        @T.program
+        def made(W: T.Tensor((4, n), "f16"), Y: T.Tensor((4, 6, n), "f16")):
+            with T.Kernel(device=4), T.Scale("device"):
+                w, y = T.view(W, layout=T.FullRow), T.view(Y, layout=T.Shard(0))
+                t = T.alloc((1, n), "f16", level="l2")
+                T.copy(t, w)
+                for s in T.serial(6):
+                    T.broadcast(t, root=0)
+                    for j in T.Parallel(n):
+                        y[0, s, j] = t[0, j]
+                    if changes:
+                        for j in T.Parallel(n):
+                            t[0, j] = t[0, j] * 2
+
+        return mt.lower(made, machine="dgx-h100").source
+
+    ((loop, node),) = invariant(stepped(False))
+    assert (loop.var, node.kind) == ("s", "broadcast")
+    assert not list(invariant(stepped(True)))

@@ -7,6 +7,8 @@ import megatile.language as T
 from megatile.ir import nodes as n
 from megatile.verdict import changes, footprint
 from megatile.verdict.fusion import between
+from megatile.verdict.study import Study
+from megatile.verdict.unread import unread_parts
 
 
 def test_a_sum_of_which_blocks_read_their_devices_rows_is_found():
@@ -37,3 +39,28 @@ def test_a_sum_of_which_blocks_read_their_devices_rows_is_found():
     share = footprint.read_share(low.plan, "part", changes.source_line(one))
     assert share == pytest.approx(1 / 8)
     assert not list(between(low.plan))  # what a collective changes is not passed on
+
+
+def turned(gathered, n=1 << 16, devices=8):
+    @T.program
+    def made(X: T.Tensor((devices, devices, n), "f16"), Y: T.Tensor((devices, devices, n), "f16")):
+        with T.Kernel(device=devices), T.Scale("device") as (r, _):
+            x, y = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.Shard(0))
+            if gathered:
+                every = T.alloc((devices, devices, n), "f16", level="l2")
+                T.allgather(every, x)
+                T.copy(y[0, 0:devices, 0:n], every[0:devices, r, 0:n])
+            else:
+                mine, got = (T.alloc((devices, n), "f16", level="l2") for _ in range(2))
+                T.copy(mine, x[0])
+                T.all_to_all(got, mine)
+                T.copy(y[0], got)
+
+    return made
+
+
+def test_a_gather_of_which_units_read_some_of_each_part_is_an_exchange():
+    slow, fast = (mt.simulate(turned(gathered), machine="dgx-h100") for gathered in (True, False))
+    (found,) = unread_parts(Study(slow))
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
+    assert "all_to_all" in found.step

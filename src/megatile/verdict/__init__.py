@@ -25,6 +25,7 @@ from megatile.verdict import (
     occupancy,
     phases,
     placing,
+    reductions,
     serial,
     steps,
     traffic,
@@ -36,8 +37,8 @@ from megatile.verdict.study import RULES
 
 MODULES = (
     atomics, barriers, blocks, buffers, chains, communication, compute, devices, exchange, expressions,
-    fusion, grid, imbalance, late, memory, narrow, needless, occupancy, phases, placing, serial, steps,
-    traffic, unread,
+    fusion, grid, imbalance, late, memory, narrow, needless, occupancy, phases, placing, reductions, serial,
+    steps, traffic, unread,
 )  # fmt: skip
 assert {rule.find.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

@@ -185,6 +185,18 @@ def _batches(study: Study) -> Iterator[Finding]:
             step=f"one T.{whole.kind} of all parts",
             source=changes.source_line(nodes[0]),
         )  # fmt: skip
+        return
+    for one, count in overlap.independent(study.lowered.source):
+        kind = n.PLANNER_NAMES[one.kind]
+        each, together = (study.collective_ps(kind, one, share) for share in (1.0, float(count)))
+        yield from study.finding(
+            "small messages", study.base_ps - count * each + together,
+            f"the time of {count} collectives replaced by that of one", bound=True, kind=Kind.CAUSE,
+            bottleneck="latency of messages: many small collectives, one after the other",
+            reason=f"{count} collectives, none of which needs the result of another, each with its own start",
+            step=f"put what they take side by side in one tile, and T.{one.kind} that",
+            source=changes.source_line(one),
+        )  # fmt: skip
 
 
 def _are_small(study: Study, line: str) -> bool:

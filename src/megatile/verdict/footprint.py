@@ -107,6 +107,13 @@ def stored_again(plan: pm.Plan) -> tuple[Loads, dict[Key, float], float] | None:
 def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
     """The share of a tile that the commands of all units of its first owner read, but those of one source
     line; None where that is not known."""
+    one = reads(plan, name, besides)
+    return one.shares()[2] / prod(one.tile.shape) or None if one is not None else None
+
+
+def reads(plan: pm.Plan, name: str, besides: str) -> Loads | None:
+    """What the commands of all units of a tile's first owner read of it, but those of one source line; None
+    where that is not known."""
     tile = next((t for t in plan.tiles if t.name == name), None)
     if tile is None:
         return None
@@ -128,9 +135,7 @@ def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
                     boxes += region.tile == name
                     if box is not None:
                         one.boxes.append(((id(s), 0), box))
-    if not boxes or len(one.boxes) != boxes:
-        return None
-    return one.shares()[2] / prod(tile.shape) or None
+    return one if boxes and len(one.boxes) == boxes else None
 
 
 def of_middle_unit(plan: pm.Plan) -> Iterator[tuple[Any, dict[str, int]]]:

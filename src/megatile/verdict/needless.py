@@ -223,6 +223,8 @@ def invariant(program: Program) -> Iterator[tuple[n.Loop, n.Node]]:
             accesses = list(_accesses(node))
             to = {table[r.source].base for access, r in accesses if access != "read"}
             reads = {table[r.source].base for access, r in accesses if access == "read"}
+            again = isinstance(node, n.Collective) and node.kind == "broadcast"  # in place: twice is once
+            reads -= to if again else set()
             alone = all(
                 written.count(name) == sum(table[r.source].base == name for a, r in accesses if a != "read")
                 for name in to
@@ -233,7 +235,7 @@ def invariant(program: Program) -> Iterator[tuple[n.Loop, n.Node]]:
                 and _starts_anew(node)
                 and to
                 and alone
-                and not to & (tensors | before | reads)
+                and not to & ((set() if again else tensors) | before | reads)
                 and not reads & set(written)
                 and not any(symbols(e) & (changing - own) for m in n.walk((node,)) for e in n.expressions(m))
                 and not any(_gathers(e) for m in n.walk((node,)) for e in n.expressions(m))
@@ -256,7 +258,7 @@ def _starts_anew(node: n.Node) -> bool:
     if isinstance(node, n.Copy):
         return n.remote(node) is None
     if isinstance(node, n.Collective):
-        return node.kind in SENT
+        return node.kind in (*SENT, "broadcast")
     return not isinstance(node, (n.Reduce, n.Gemm)) or bool(node.clear)
 
 

@@ -31,6 +31,8 @@ SHARE_OF_STARTUP = 0.15
 """Share of the time that engines' start-up takes before it is named."""
 LESS_WORK = 0.1
 """The share of the operations that other tiles must save to be called padding."""
+FEW_CHANGES = 2
+"""Arguments that are changed together, up to which one of them may be the mistake."""
 FEWER_BYTES = 0.1
 """The share of the bytes that other tiles must save for these to be called too small."""
 
@@ -133,6 +135,7 @@ def _other_tiles(study: Study, trial: Trial, waves: str) -> Iterator[Finding]:
         bottleneck=_compared(study, trial),
         reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}{otherwise}",
         step=f"another tile size: {step}", source=kernel_line(study),
+        kind=Kind.SEARCH if len(trial.changes) <= FEW_CHANGES else Kind.ADVICE,
     )  # fmt: skip
 
 

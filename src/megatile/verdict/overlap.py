@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from megatile.core.expr import Const, Symbol, known, linear, rebuild, substitute, symbols
+from megatile.core.expr import Const, Symbol, known, linear, rebuild, substitute, symbols, trips
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.passes.driver import rewrite_expressions
@@ -220,3 +220,71 @@ def batched(program: Program) -> Program:
     for nodes, whole in batches(program):
         made |= {id(node): () for node in nodes} | {id(nodes[0]): (whole,)}
     return replaced(program, made) if made else program
+
+
+def independent(program: Program) -> Iterator[tuple[n.Collective, int]]:
+    """Yield collectives that go one after the other though none needs another's result, with their number: of
+    several tiles, or of each round of a loop."""
+    table = bindings(program)
+
+    def base(region: n.Region) -> str:
+        return table[region.source].base
+
+    def visit(body: tuple[n.Node, ...]) -> Iterator[tuple[n.Collective, int]]:
+        run, changed = list[n.Collective](), set[str]()
+        for node in (*body, None):
+            every = [(k, r) for m in n.walk((node,)) for k, r in n.regions(m)] if node is not None else []
+            uses = {base(r) for k, r in every if k != "write"}
+            alike = isinstance(node, n.Collective) and _alike(node)
+            if isinstance(node, n.Collective) and alike and not uses & changed and (
+                not run or _same_kind(run[-1], node)
+            ):  # fmt: skip
+                run.append(node)
+                changed |= {base(node.to[0])}
+                continue
+            if (
+                node is not None
+                and not uses & changed
+                and not isinstance(node, (n.Collective, n.ScaleRegion))
+            ):
+                continue
+            if len(run) > 1:
+                yield run[0], len(run)
+            run, changed = [], set()
+        for node in body:
+            rounds = trips(node) if isinstance(node, n.Loop) else None
+            ones = [m for m in node.body if isinstance(m, n.Collective)] if isinstance(node, n.Loop) else []
+            several = rounds is not None and len(rounds) > 1 and len(ones) == 1 and _alike(ones[0])
+            if isinstance(node, n.Loop) and several and _anew(node, ones[0], base):
+                yield ones[0], len(rounds or ())
+                continue
+            for _, inner in n.bodies(node):
+                yield from visit(inner)
+
+    yield from visit(program.body)
+
+
+def _same_kind(one: n.Collective, other: n.Collective) -> bool:
+    return replace(one, to=other.to, source=other.source) == other and one.to[0].dims == other.to[0].dims
+
+
+def _anew(loop: n.Loop, one: n.Collective, base: Callable[[n.Region], str]) -> bool:
+    """Whether no round of a loop takes to a collective what an earlier round has got from it."""
+    at = next(i for i, m in enumerate(loop.body) if m is one)
+    inside = [(i, k, r) for i, m in enumerate(loop.body) for x in n.walk((m,)) for k, r in n.regions(x)]
+    touched: dict[str, list[tuple[int, str, n.Region]]] = {}
+    for item in inside:
+        touched.setdefault(base(item[2]), []).append(item)
+    got = {base(one.to[0])}
+    for i, m in enumerate(loop.body):
+        every = [(k, r) for x in n.walk((m,)) for k, r in n.regions(x)]
+        if i > at and any(k != "write" and base(r) in got for k, r in every):
+            got |= {base(r) for k, r in every if k != "read"}
+    for name in got:
+        first, region = touched[name][0], touched[name][0][2]
+        own = all(r == region for _, _, r in touched[name]) and any(
+            loop.var in symbols(d.start) for d in region.dims
+        )
+        if not own and any(k != "write" and i <= at for i, k, _ in touched[name]) and first[1] != "write":
+            return False
+    return True

@@ -217,7 +217,7 @@ def _summed(loop: n.Loop) -> n.Node | None:
 
 def _one_copy(loop: n.Loop, remote: bool) -> tuple[n.Node, ...] | None:
     """A loop of copies of neighbouring parts as one copy each; conditions around them are the same in all
-    rounds."""
+    rounds, and units that meet after each message meet once."""
     rounds = trips(loop)
     if loop.kind not in SERIAL or rounds is None or len(rounds) < 2 or rounds.step != 1:
         return None
@@ -231,6 +231,9 @@ def _one_copy(loop: n.Loop, remote: bool) -> tuple[n.Node, ...] | None:
                     return None
                 made.append(replace(node, body=sides[0], orelse=sides[1]))
                 continue
+            if remote and isinstance(node, n.Barrier):
+                made.append(node)
+                continue
             if not isinstance(node, n.Copy) or (n.remote(node) is not None) != remote:
                 return None
             if any(e is not None and loop.var in symbols(e) for e in (node.dst, node.src)):
@@ -241,7 +244,8 @@ def _one_copy(loop: n.Loop, remote: bool) -> tuple[n.Node, ...] | None:
             made.append(replace(node, to=to, source=source))
         return tuple(made)
 
-    return joined(loop.body) or None
+    copies = any(isinstance(m, n.Copy) for m in n.walk(loop.body))
+    return joined(loop.body) if copies else None
 
 
 def _joined_region(region: n.Region, var: str, rounds: range) -> n.Region | None:

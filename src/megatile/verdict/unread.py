@@ -61,6 +61,16 @@ def unread_parts(study: Study) -> Iterator[Finding]:
                 step=f"T.copy what is read of '{one.source[0].source}' into a tile, and T.allgather that",
                 source=line,
             )  # fmt: skip
+        elif share is not None and share <= READ and _of_many(study, one):
+            less = study.collective_ps("all_gather", one) - study.collective_ps("all_to_all", one, 1 / count)
+            yield from study.finding(
+                "unread parts", study.base_ps - max(0, less),
+                "the all-gather's time replaced by that of an all-to-all of one part",
+                bottleneck=f"an all-gather of '{name}': a unit reads {share:.2g} of it, some of every part",
+                reason="every unit gets all of each part, and reads its own share of it",
+                step=f"T.all_to_all(out, {one.source[0].source}): every unit sends to each what that reads",
+                source=line,
+            )  # fmt: skip
         elif share is not None and share <= READ:
             yield from study.finding(
                 "unread parts", study.program_ps(partial(_message, one=one, share=share)),
@@ -70,6 +80,16 @@ def unread_parts(study: Study) -> Iterator[Finding]:
                 step="T.copy of the elements that are read, from (src=) or to (dst=) the unit that needs "
                 "them, and a T.barrier, instead of T.allgather", source=line,
             )  # fmt: skip
+
+
+def _of_many(study: Study, one: n.Collective) -> bool:
+    """Whether a unit reads elements of several parts of what is gathered."""
+    found = footprint.reads(study.plan, one.to[0].source, changes.source_line(one))
+    part = one.source[0].dims[one.dim]
+    size = known(part.extent) if part.extent is not None else 1
+    if found is None or not size or one.to[0].source != found.tile.name:
+        return False
+    return len({at // size for _, box in found.boxes for at in range(*box[one.dim], size)}) > 2
 
 
 def _summed(study: Study, one: n.Collective) -> Iterator[Finding]:
