@@ -70,7 +70,7 @@ def ordered(mutant: Mutant, tests: Iterable[str], known: Known) -> list[str]:
 
     def order(test: str) -> tuple[int, int, int, str]:
         file, _, name = test.partition("::")
-        own = rank(file) == 0 or Path(file).stem == "test_expected"
+        own = rank(file) == 0 or Path(file).stem.startswith("test_expected")
         named = function.strip("_") in name or module in name
         place_in_line = 0 if own and named else 1 if own else 2 if named else 2 + rank(file)
         seconds, called = known.get(test, (0.0, None))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.expected import compare
 from tests.known_texts import WANTED, Known, is_exact, note, rounded
 
 from megatile.core.errors import MegatileError
@@ -16,6 +17,7 @@ from megatile.plan.text import to_text
 from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.tensor import Tensor
 
+FOLDER = Path(__file__).parent / "expected"
 LAUNCHES: list[Any] = []
 """Of the test that runs."""
 Call = Callable[..., Any]
@@ -62,6 +64,13 @@ def of_tensor(tensor: Tensor, found: Any) -> None:
 Engine._start = noted(Engine._start, lambda _, launch: LAUNCHES.append(launch))
 Tensor.numpy = noted(Tensor.numpy, of_tensor)
 MegatileError.__init__ = noted(MegatileError.__init__, of_error)
+
+
+@pytest.fixture
+def expected(request: pytest.FixtureRequest) -> Callable[[str, dict[str, Any]], None]:
+    """Compares answers by name with those of a file in ``expected/``."""
+    write = request.config.getoption("--update-golden")
+    return lambda name, found: compare(FOLDER / f"{name}.txt", found, write)
 
 
 @pytest.hookimpl(wrapper=True)
