@@ -55,8 +55,11 @@ def test_ptxas_still_says_so(tmp_path: Path) -> None:
         for chip, recorded in zip(("sm_80", "sm_90"), PTXAS[key], strict=True):
             told = subprocess.run(
                 [ptxas, "-v", f"-arch={chip}", text, "-o", tmp_path / "kernel.cubin"],
-                capture_output=True, text=True, check=True,
+                capture_output=True, text=True,
             )  # fmt: skip
+            if "Unsupported .version" in told.stderr:
+                pytest.skip("Triton's ptxas is older than NVRTC")
+            told.check_returncode()
             (used,) = re.findall(r"Used (\d+) registers", told.stderr)
             assert abs(int(used) / recorded - 1) < 0.1
 

@@ -222,9 +222,10 @@ class Memory:
                 if name in self.layout.filled or name in self.layout.whole
                 else self.used[name]
             )
-            found = self._views[name] = self.memory[base : base + width * count]
+            found = self.memory[base : base + width * count]
             if width != 1:
-                found.shape = count, width
+                found = found.reshape(count, width)  # a view: the memory is contiguous
+            self._views[name] = found
         return found
 
     def extend(self, name: str, count: int, fill: int | None = 0) -> int:
