@@ -16,7 +16,7 @@ def library() -> ctypes.CDLL:
     names = []
     found = importlib.util.find_spec("nvidia")
     for folder in (found.submodule_search_locations or []) if found else []:
-        for builtins in Path(folder).glob("cu*/lib/libnvrtc-builtins.so*"):  # NVRTC opens it by its name alone
+        for builtins in Path(folder).glob("cu*/lib/libnvrtc-builtins.so*"):  # NVRTC asks for it by name
             ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
         names += [str(p) for p in sorted(Path(folder).glob("cu*/lib/libnvrtc.so*"))]
     names += [name for name in [ctypes.util.find_library("nvrtc")] if name]
