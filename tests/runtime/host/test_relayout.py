@@ -91,3 +91,14 @@ def test_other_types_and_no_elements() -> None:
         y = torch.empty((4, 6), dtype="f16").copy_(x)
         assert (y.numpy() == np.arange(24).reshape(4, 6)).all()
         assert ops.relaid(torch.empty((0, 3)), dp=POLICIES[2]).numel() == 0
+
+
+@pytest.mark.parametrize("second", ["column_wise", "row_wise"])
+def test_the_plan_of_another_division_is_not_taken(second: str) -> None:
+    """Rows and columns of a square matrix lie at the same offsets of the same PEs."""
+    data = np.arange(16, dtype=np.float32).reshape(4, 4)
+    with mt.host("ahbm") as torch:
+        for pe in ("row_wise", second):
+            policy = DPPolicy("row_wise", pe, num_cubes=1, num_pes=2)
+            x = torch.empty(4, 4, dtype="f32", dp=policy).copy_(data)
+            np.testing.assert_array_equal(ops.relaid(x).numpy(), data)

@@ -229,7 +229,8 @@ class TensorHandle:
     @cached_property
     def layout_key(self) -> tuple[Any, ...]:
         """How it lies, without where: what a kernel's reading depends on."""
-        places = tuple((s.cube, s.pe, s.offset_bytes) for s in self.shards)
+        held = (tuple((span.start, span.stop) for span in s.slices) for s in self.shards)
+        places = tuple((s.cube, s.pe, s.offset_bytes, h) for s, h in zip(self.shards, held, strict=True))
         return self.shape, self.dtype, self.mem_kind, places
 
     def pack(self, array: Any) -> list[Any]:
