@@ -95,7 +95,7 @@ def test_lines_of_memory_are_one_circle(expected: Check) -> None:
     expected("circle", {"37 lines": line(steps=steps)})
 
 
-@pytest.mark.parametrize("each", [1e-9, 3e-5, 1.0])
+@pytest.mark.parametrize("each", [1e-9, 4e-6, 3e-5, 1.0])
 def test_short_calls_are_repeated(each: float, expected: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     now, calls = [0.0], [0]
 
