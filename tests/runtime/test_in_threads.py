@@ -171,3 +171,17 @@ def test_units_in_several_groups(tmp_path: Path) -> None:
     plan = b.finish()
     equal(plan, {"x": data}, tmp_path)
     equal(replace(plan, name="again"), {"x": data}, None)
+
+
+def test_versions_of_a_tile_take_turns(tmp_path: Path) -> None:
+    """The last one written is read, and is the output."""
+    b = PlanBuilder("versions", scale="device", units=2)
+    x = b.tile("x", (2, 3), "f32", memory="l2", role="input")
+    held = b.tile("held", (2, 3), "f32", memory="l2", versions=3, role="output")
+    total = b.tile("total", (2, 3), "f32", memory="l2", role="output")
+    b.compute("fill", total, value=0)
+    for number in range(5):
+        b.compute("fill", held, value=number, fresh=True)
+        b.compute("add", held, [held, x])
+        b.compute("add", total, [total, held])
+    equal(b.finish(), {"x": np.arange(12, dtype="f4").reshape(2, 2, 3)}, tmp_path)

@@ -186,3 +186,22 @@ def test_gradients_heed_the_remainder_of_the_log_sum(lower, upper):
     for name in ("attention_grad_q", "attention_grad_kv"):
         ours, theirs = both(name, q, kv, result, d_out, **band)
         np.testing.assert_allclose(theirs, ours, rtol=0, atol=5e-6)
+
+
+def test_shares_of_merged_blocks():
+    """With the remainder of the block's log-sum-exp and without, where one of them or neither saw a key."""
+    from megatile.runtime.torch_rules import merge_log_sums
+
+    empty = float("-inf")
+    lse = torch.tensor([1.0, 2.0, empty, 3.0, empty, 1.5])
+    rest = torch.tensor([5e-8, -1e-7, 0.0, 1.1e-7, 0.0, 6e-8])
+    block = torch.tensor([2.0, 1.0, 0.5, empty, empty, 1.5])
+    for block_rest in (None, torch.tensor([1e-7, 5e-8, 3e-8, 0.0, 0.0, -6e-8])):
+        new, more = lse.clone(), rest.clone()
+        share = merge_log_sums(new, more, block, block_rest)
+        a, b = lse.double() + rest, block.double() + (0 if block_rest is None else block_rest)
+        both = torch.logaddexp(a, b)
+        seen = both.isfinite()
+        torch.testing.assert_close((new.double() + more)[seen], both[seen], rtol=0, atol=4e-8)
+        assert (new[~seen] == empty).all()
+        torch.testing.assert_close(share.double(), torch.exp(b - both).nan_to_num(0.0), rtol=1e-6, atol=1e-7)
