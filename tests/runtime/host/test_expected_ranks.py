@@ -70,7 +70,8 @@ def test_ranks(machine: str, expected: Check) -> None:
                 d = torch.distributed
                 number = np.arange(4) + 10 * rank
                 makes: dict[str, Callable[[], Any]] = {
-                    "d": lambda: d, "me": lambda: rank, "np": lambda: np, "objects": lambda: [rank, None, 2, 3],
+                    "d": lambda: d, "me": lambda: rank, "np": lambda: np,
+                    "objects": lambda: [rank, None, 2, 3],
                     "x": lambda: torch.tensor(number, dtype="f32"), "y": lambda: torch.zeros(4, dtype="f32"),
                     "big": lambda: torch.tensor(np.arange(16) + rank, dtype="f32"),
                     "e": lambda: torch.zeros(0, dtype="f32"), "half": lambda: torch.ones(4, dtype="f16"),
