@@ -11,7 +11,9 @@ import pytest
 from tests.expected import digest, line
 
 import megatile as mt
-from megatile.runtime.measure import Measured, figures, probes
+from megatile.ir.printer import show
+from megatile.runtime.benches import probe
+from megatile.runtime.measure import Measured, figures, probes, samples
 
 Check = Callable[[str, dict[str, Any]], None]
 
@@ -120,3 +122,34 @@ def test_samples_and_figures(expected: Check) -> None:
         figure = figures.Figure("x.y.z", value, unit, 0.0123, 4, "by hand")
         found[f"{value} {unit}"] = line(text=figure.text, shown=figure.shown, source=figure.source)
     expected("samples", found)
+
+
+def test_programs_that_are_timed(expected: Check) -> None:
+    made = {
+        "scaling": samples.scaling(4, 6, 3), "polynomial": samples.polynomial(4, 6, 3, "f64"),
+        "exponentials": samples.exponentials(4, 6, 3), "products": samples.products(4, 6, 8, 3),
+        "products of f64": samples.products(4, 6, 8, 3, "f64"), "copies": samples.copies(10, 4),
+        "nothing": samples.nothing(3), "reducing": samples.reducing(5, 3), "moving": samples.moving(7),
+    }  # fmt: skip
+    texts = {name: show(program.build("dgx-h100")) for name, program in made.items()}
+    expected("programs", {name: line(text=text) for name, text in texts.items()})
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4), (1, 4, 2), (3, 2, 1), (700, 2, 2)])
+def test_loads_of_the_probe(shape: tuple[int, int, int], expected: Check, monkeypatch: pytest.MonkeyPatch,
+                            capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    pes, cubes, devices = shape
+    torch = SimpleNamespace(shape=SimpleNamespace(pes=pes, cubes=cubes, devices=devices))
+    took = lambda _, loads, nbytes: 5.0 + loads.offset % 7 + loads.issuers + nbytes / 64  # noqa: E731
+    monkeypatch.setattr(probe, "transfer_ns", took)
+    assert probe.run(torch) == 0
+    cases = [f"{name} {loads}" for name, loads in probe.cases(torch)]
+    expected("probe", {f"{shape}": line(cases=cases, printed=capsys.readouterr().out, n=len(cases))})
+
+
+@pytest.mark.parametrize(
+    "loads", [probe.Loads(2), probe.Loads(1, offset=1), probe.Loads(2, 2, 1, 1)], ids=str
+)
+def test_times_of_the_probe(loads: Any, expected: Check) -> None:
+    with mt.host("ahbm", sips=1) as torch:
+        expected("probe", {f"{loads}": line(ns=[probe.transfer_ns(torch, loads, n) for n in (64, 512)])})

@@ -74,6 +74,7 @@ class Threads:
         return Work(lambda: tensor.copy_(self._take(*key)))  # type: ignore[arg-type, return-value]
 
     def all_gather(self, found: list[torch.Tensor], mine: torch.Tensor, group: Any, async_op: bool) -> Work:
+        assert async_op, "a rank that waits by itself cannot be interrupted"
         for other in group.members:
             self._queue("gather", tuple(group.members), self.here.rank, other).put(mine.clone())
 
