@@ -9,10 +9,10 @@ Which mutants a seed has depends on the sources only (`mutants`). Each is made i
 the tree. The tests of its folder run against it in a fork of one process that has collected them (`warm`):
 first those of the module's name and the tables of `tests.expected`, then those whose file mentions the
 changed function, lies in the module's folder or mentions it, then all others, until SECONDS of processor time
-are over. Of tests that have run for
-other mutants it is known what they call: those that call the changed function come first, those that do not
-last, quick ones before slow ones. A mutant is killed by a test that fails, or that takes far longer than
-without the change. The state file keeps every outcome; survivors are printed, to be judged.
+are over. Where a folder has many mutants, its tests run once before, so that it is known what they call:
+those that call the changed function come first, quick ones before slow ones, those that do not last. A mutant
+is killed by a test that fails, or that takes far longer than without the change. The state file keeps every
+outcome; survivors are printed, to be judged.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ SECONDS = 30.0
 """Processor time of the tests that run against one mutant."""
 RUNS_THE_ENGINE = "sim/compiled.py"
 """The file whose functions every simulation calls."""
+LEARN_FROM = 10
+"""Mutants of a folder for which its tests are run once without a change."""
+LEARN_SECONDS = 10_000.0
+"""Processor time that this may take."""
 QUICK = 0.5
 """Seconds that make no difference between tests."""
 FRESH_FILES = 6
@@ -68,7 +72,7 @@ def ordered(mutant: Mutant, tests: Iterable[str], known: Known) -> list[str]:
         )  # fmt: skip
         return signs.index(True) if True in signs else len(signs)
 
-    def order(test: str) -> tuple[int, int, int, str]:
+    def order(test: str) -> tuple[int, int, int, int, str]:
         file, _, name = test.partition("::")
         own = rank(file) == 0 or Path(file).stem.startswith("test_expected")
         named = function.strip("_") in name or module in name
@@ -77,7 +81,8 @@ def ordered(mutant: Mutant, tests: Iterable[str], known: Known) -> list[str]:
         calls = 1 if called is None or engine else 0 if mutant.code in called else 2
         # Of equal ones a sample, not those of the first files.
         mixed = hashlib.sha256(test.encode()).hexdigest()
-        return calls, place_in_line, round(seconds / QUICK), mixed
+        slow = round(seconds / QUICK)
+        return calls, 0 if calls else slow, place_in_line, slow, mixed
 
     return sorted(tests, key=order)
 
@@ -139,6 +144,14 @@ class Warm:
         outcome, test, found = json.loads(self._answers.readline())
         self.known |= found
         return outcome, test
+
+    def learn(self, mutant: Mutant) -> None:
+        """Run every test without a change, to know what each calls."""
+        original = (SOURCE / mutant.file).read_text(encoding="utf-8")
+        left = sorted(self.tests)
+        while left:
+            _, slow = self.ask(mutant, original, left, LEARN_SECONDS)
+            left = [test for test in left if test not in self.known and test != slow]
 
     def close(self) -> None:
         self._requests.close()
@@ -236,6 +249,8 @@ def main() -> int:
         if not todo:
             continue
         warm = Warm(folder, copy, todo)
+        if len(todo) >= LEARN_FROM:
+            warm.learn(todo[0])
         for one in todo:
             known[one.key] = outcome(one, copy, warm, given.seconds)
             given.state.write_text(json.dumps(known, indent=1), encoding="utf-8")
