@@ -43,4 +43,29 @@ def test_a_barrier_before_work_on_another_slot_is_needless():
 
 def test_barriers_between_reads_and_puts_into_the_same_slot_are_needed():
     assert lines(ring(1, extra=True)) == 0
-    assert lines(ring(1, extra=False, after=True)) == 0
+    assert (
+        lines(ring(1, extra=False, after=True)) == 1
+    )  # the one before the loop, whose puts come after its own
+
+
+def test_barriers_between_phases_are_needed_only_where_units_read_what_others_write():
+    def phases(puts, n=1024):
+        @T.program
+        def made(X: T.Tensor((4, n), "f32"), Y: T.Tensor((4, n), "f32")):
+            with T.Kernel(device=4), T.Scale("device") as (r, count):
+                x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+                t = T.alloc((1, n), "f32", level="l2")
+                if puts:
+                    T.copy(t, x, dst=(r + 1) % count)
+                else:
+                    T.copy(t, x)
+                T.barrier()
+                for i, j in T.Parallel(1, n):
+                    y[i, j] = t[i, j] * 2
+                T.barrier()
+                for i, j in T.Parallel(1, n):
+                    y[i, j] = y[i, j] + t[i, j]
+
+        return lines(made)
+
+    assert (phases(puts=False), phases(puts=True)) == (2, 1)

@@ -1,11 +1,12 @@
-"""Rule about barriers in loops: those behind which nothing is read that another unit has written."""
+"""Rule about barriers behind which nothing is read that another unit has written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
-from megatile.core.expr import Binary, Expr, Symbol, known, linear, substitute, symbols, walk
+from megatile.core.expr import Binary, Const, Expr, Symbol, known, linear, substitute, symbols, walk
 from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
@@ -20,36 +21,45 @@ MAX_ROUNDS = 9
 
 @rule("barriers")
 def barriers(study: Study) -> Iterator[Finding]:
-    """Units meet in every iteration of a loop."""
+    """Units meet though none needs what another has done."""
     if study.lowered is None:
         return
     program = study.lowered.source
     found = _needless(program)
     if found:
-        every = [m for loop in n.each(n.Loop, program.body) for m in n.walk(loop.body)]
+        repeated = {id(m) for loop in n.each(n.Loop, program.body) for m in n.walk(loop.body)}
         gone = set(map(id, found))
-        needed = [m for m in every if isinstance(m, n.Barrier) and id(m) not in gone]
+        needed = [m for m in n.each(n.Barrier, program.body) if id(m) not in gone and id(m) in repeated]
+        in_loop = any(id(m) in repeated for m in found)
         keep = ", ".join(dict.fromkeys(changes.source_line(m).rpartition(":")[2] for m in needed))
         yield from study.finding(
             "barriers", study.program_ps(lambda p: changes.without(p, found)),
-            f"program timed again without {'the others' if keep else 'the barriers in loops'}", bound=True,
-            bottleneck="barriers: units meet in every iteration",
+            f"program timed again without {'the others' if keep else 'the barriers'}",
+            bound=in_loop and not keep,
+            bottleneck="barriers: units meet in every iteration" if in_loop else
+            "barriers: units meet between phases",
             reason=f"{study.share('control', 'channel'):.0%} of the critical path is waiting",
             step=f"keep the barrier of line {keep} alone: behind the others nothing is read that units write"
-            if keep else
+            if keep else "leave them out: nothing is read behind them that another unit writes"
+            if not in_loop else
             "one barrier after the loop, or a signal and a wait between those that need each other",
             source=changes.source_line(found[0]),
         )  # fmt: skip
 
 
 def _needless(program: Program) -> list[n.Node]:
-    """Barriers that loops repeat, but those behind which something is read before the next one that another
-    unit may have written before it."""
+    """Barriers, but those behind which something is read before the next one that another unit may have
+    written before it."""
     found: dict[int, n.Node] = {}
     table, tensors = bindings(program), {p.name for p in program.params}
-    for loop in n.each(n.Loop, program.body):
+    once = n.Loop("serial", "", Const(0), Const(1), body=program.body)
+    loops = list(n.each(n.Loop, program.body))
+    repeated = {id(m) for loop in loops for m in n.walk(loop.body)}
+    for loop in (*loops, once):
         inside = list(n.walk(loop.body))
-        barriers = [m for m in inside if isinstance(m, n.Barrier)]
+        barriers = [
+            m for m in inside if isinstance(m, n.Barrier) and (loop is not once or id(m) not in repeated)
+        ]
         own = {  # parts of tensors that are divided among the units that meet
             name for name, b in table.items()
             if b.views and {m.scale for m in barriers} == {b.views[-1].scale}
@@ -59,7 +69,8 @@ def _needless(program: Program) -> list[n.Node]:
         written, read = list[tuple[n.Node, n.Region]](), list[n.Region]()
         waiting: n.Node | None = None
         since = read_since = 0
-        for node, here in _rounds(loop, inside):  # what a round writes may be read in the next
+        rounds = islice(_rounds(loop, inside), len(inside) if loop is once else None)
+        for node, here in rounds:  # what a round writes may be read in the next
             far = getattr(node, "src", None) is not None
             for kind, region in here if waiting is not None else ():
                 base = table[region.source].base
@@ -69,8 +80,9 @@ def _needless(program: Program) -> list[n.Node]:
                         far or n.remote(writer) is not None or (base in tensors and r.source not in own)
                     )
                 ]  # fmt: skip
-                if kind != "read" and n.remote(node) is not None:  # others may still read what a put changes
+                if kind != "read" and n.remote(node) is not None:  # others may still use what a put changes
                     others += read[: len(read) - read_since]
+                    others += [r for _, r in written[: len(written) - since]] if loop is once else []
                 if any(table[r.source].base == base and may_overlap(region, r) for r in others):
                     found.pop(id(waiting), None)
             if isinstance(node, n.Barrier):
