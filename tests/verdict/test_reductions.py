@@ -112,3 +112,26 @@ def test_sums_that_blocks_add_up_could_be_one_sum():
     (found,) = in_a_loop(Study(slow))
     assert found.time_ps == pytest.approx(fast.time_ps, rel=0.05)
     assert not list(in_a_loop(Study(fast)))
+
+
+def test_rows_could_be_summed_before_they_are_summed_over_units():
+    def sums(late, devices=8, rows=16, n=1 << 14):
+        @T.program
+        def made(X: T.Tensor((devices, rows, n), "f32"), Y: T.Tensor((devices, rows), "f32")):
+            with T.Kernel(device=devices), T.Scale("device"):
+                x, y = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.FullRow)
+                total = T.alloc((rows,), "f32", level="l2")
+                t = T.alloc((rows, n), "f32", level="l2")
+                T.copy(t, x[0])
+                if late:
+                    T.allreduce(t)
+                T.reduce_sum(t, total, dim=1)
+                if not late:
+                    T.allreduce(total)
+                T.copy(y[0, 0:rows], total)
+
+        return mt.simulate(made, machine="dgx-h100")
+
+    (found,) = late_reductions(Study(sums(True)))
+    assert found.time_ps == sums(False).time_ps
+    assert not list(late_reductions(Study(sums(False))))

@@ -38,11 +38,11 @@ def late_reductions(study: Study) -> Iterator[Finding]:
         name = one.to[0].source
         yield from study.finding(
             "late reduction", study.program_ps(partial(_reduced_first, one=one, reduce=reduce)),
-            "program timed again with the reduction before the all-gather",
-            bottleneck=f"an all-gather of '{name}', of which every unit only reads reduced rows",
-            reason=f"T.reduce_{reduce.op} is all that reads '{name}', along a dimension that each part has "
+            f"program timed again with the reduction before the {one.kind}",
+            bottleneck=f"{one.kind} of '{name}', of which every unit only reads reduced rows",
+            reason=f"T.reduce_{reduce.op} is all that reads '{name}', along a dimension that each unit has "
             "whole",
-            step=f"T.reduce_{reduce.op} of the own part first, then T.allgather of its results",
+            step=f"T.reduce_{reduce.op} of what the unit has first, then T.{one.kind} of its results",
             source=changes.source_line(one),
         )  # fmt: skip
 
@@ -152,20 +152,29 @@ def _fewer_bytes_ps(study: Study, one: n.Collective, times: int) -> float | None
 
 
 def _reduced(program: Program) -> Iterator[tuple[n.Collective, n.Reduce]]:
-    """All-gathers with the reduction that alone reads what they give, along another dimension."""
+    """All-gathers with the reduction that alone reads what they give, along another dimension; all-reduces
+    with one that does the same."""
     for one in n.each(n.Collective, program.body):
-        if one.kind != "allgather" or len(one.to) != 1 or len(one.source) != 1:
+        if one.kind not in ("allgather", "allreduce") or len(one.to) != 1 or len(one.source) != 1 or one.fn:
             continue
-        readers = [m for m in n.walk(program.body) for k, r in n.regions(m)
-                   if k != "write" and r.source == one.to[0].source]  # fmt: skip
+        every = list(n.walk(program.body))
+        behind = every[next(at for at, m in enumerate(every) if m is one) + 1 :]
+        readers = [
+            m for m in behind for k, r in n.regions(m) if k != "write" and r.source == one.to[0].source
+        ]
         reduce = readers[0] if len(readers) == 1 else None
         whole = isinstance(reduce, n.Reduce) and reduce.source == one.to[0] and reduce.clear
-        if isinstance(reduce, n.Reduce) and whole and reduce.dim % len(reduce.source.dims) != one.dim:
+        along = reduce.dim % len(reduce.source.dims) if isinstance(reduce, n.Reduce) else None
+        other = along != one.dim if one.kind == "allgather" else one.op == getattr(reduce, "op", "")
+        if isinstance(reduce, n.Reduce) and whole and other:
             yield one, reduce
 
 
 def _reduced_first(program: Program, one: n.Collective, reduce: n.Reduce) -> Program:
     along, table = reduce.dim % len(reduce.source.dims), bindings(program)
+    if one.kind == "allreduce":
+        after = replace(one, to=(reduce.to,), source=(reduce.to,))
+        return changes.replaced(program, {id(one): (), id(reduce): (reduce, after)})
     shape = tuple(known(e) or 1 for d, e in enumerate(one.source[0].extents) if d != along)
     to = table[reduce.to.source]
     made = next(m for m in n.each(n.Alloc, program.body) if m.name == table[one.to[0].source].base)
