@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr, Symbol, rebuild, symbols, walk
+from megatile.core.expr import Expr, rebuild, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
@@ -254,46 +254,6 @@ def narrow_products(program: Program) -> Program:
     read = {r.source for m in n.walk(changed.body) for _, r in n.regions(m)}
     unused = [m for m in n.each(n.Alloc, changed.body) if m.name in names and m.name not in read]
     return without(changed, list(unused)) if names else program
-
-
-def products_by_hand(program: Program) -> Iterator[tuple[n.Node, n.Gemm]]:
-    """Yield ``for q: for i, j in parallel: c[i, j] += a[i, q] * b[q, j]``, or the loop inside of that over
-    elements, with the product that each is."""
-    table = bindings(program)
-    for outer in n.walk(program.body, (n.Parallel,)):
-        body = outer.body if isinstance(outer, (n.Loop, n.Parallel)) else ()
-        within = [m for m in body if not isinstance(m, (n.Hint, n.Barrier))]
-        pair: tuple[n.Node, ...] = (outer, within[0]) if len(within) == 1 else ()
-        loop = next((m for m in pair if isinstance(m, n.Loop)), None)
-        inner = next((m for m in pair if isinstance(m, n.Parallel)), None)
-        innermost: tuple[n.Node, ...] = getattr(within[0], "body", ()) if pair else ()
-        if loop is None or inner is None or len(innermost) != 1 or len(inner.vars) != 2:
-            continue
-        store = innermost[0]
-        rows, columns = (Symbol(v) for v in inner.vars)
-        if not isinstance(store, n.Store) or store.index != (rows, columns):
-            continue
-        loads = [part for part in walk(store.value) if isinstance(part, Load)]
-        factors = [one for one in loads if one.source != store.target]
-        multiplies = any(getattr(part, "operator", "") == "*" for part in walk(store.value))
-        if len(factors) != 2 or len(loads) != 3 or not multiplies:
-            continue
-        step = Symbol(loop.var)
-        by_row = next((f for f in factors if f.index in ((rows, step), (step, rows))), None)
-        by_column = next((f for f in factors if f.index in ((step, columns), (columns, step))), None)
-        if by_row is None or by_column is None:
-            continue
-        left, right, total = (
-            n.whole(name, table[name].shape) for name in (by_row.source, by_column.source, store.target)
-        )
-        turned = by_row.index[0] == step, by_column.index[0] == columns
-        yield outer, n.Gemm(left, right, total, *turned, span=store.span)
-
-
-def with_products(program: Program) -> Program:
-    """Return the program that computes such products with `T.gemm`."""
-    made = {id(loop): (gemm,) for loop, gemm in products_by_hand(program)}
-    return replaced(program, made) if made else program
 
 
 def regions_of_scale(program: Program, scale: str) -> list[n.Node]:

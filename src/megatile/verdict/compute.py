@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.expr import Call, Expr, Symbol
+from megatile.core.expr import Binary, Call, Expr, Symbol, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.passes.driver import rewrite_nodes
@@ -24,10 +24,10 @@ def products(study: Study) -> Iterator[Finding]:
     """A matrix product is done element by element."""
     if study.lowered is None or not any(e.kind == "tensor" for e in study.hda.engines):
         return
-    found = list(changes.products_by_hand(study.lowered.source))
+    found = list(products_by_hand(study.lowered.source))
     if found:
         yield from study.finding(
-            "wrong engine", study.program_ps(changes.with_products), "program timed again with T.gemm",
+            "wrong engine", study.program_ps(with_products), "program timed again with T.gemm",
             bottleneck="wrong engine: a matrix product on the vector engines",
             reason=f"vector engines are busy {study.result.use('vector'):.0%}, tensor engines idle",
             step=f"T.gemm({found[0][1].a.source}, {found[0][1].b.source}, {found[0][1].c.source})",
@@ -139,7 +139,7 @@ def special(study: Study) -> Iterator[Finding]:
     """Vector work, not products, fills the time."""
     if "vector" not in study.result.busy or study.result.use("vector") < 0.5 or study.share("vector") < 0.3:
         return
-    if study.lowered is not None and next(changes.products_by_hand(study.lowered.source), None) is not None:
+    if study.lowered is not None and next(products_by_hand(study.lowered.source), None) is not None:
         return
     lines = sorted(largest.without_lines(study, ("vector", "scalar")), key=lambda line: line.time_ps)
     costly, works = _arithmetic(study), study.lowered is None
@@ -184,3 +184,72 @@ def _outside(value: Expr) -> Iterator[Expr]:
 
 def _number(line: largest.Line) -> str:
     return line.source.rpartition(":")[2]
+
+
+def products_by_hand(program: Program) -> Iterator[tuple[n.Node, n.Gemm]]:
+    """Yield ``for q: for i, j in parallel: c[i, j] += a[i, q] * b[q, j]``, or the loop inside of that over
+    elements, with the product that each is."""
+    table = bindings(program)
+    for outer in n.walk(program.body, (n.Parallel,)):
+        body = outer.body if isinstance(outer, (n.Loop, n.Parallel)) else ()
+        within = [m for m in body if not isinstance(m, (n.Hint, n.Barrier))]
+        pair: tuple[n.Node, ...] = (outer, within[0]) if len(within) == 1 else ()
+        loop = next((m for m in pair if isinstance(m, n.Loop)), None)
+        inner = next((m for m in pair if isinstance(m, n.Parallel)), None)
+        innermost: tuple[n.Node, ...] = getattr(within[0], "body", ()) if pair else ()
+        if loop is None or inner is None or len(innermost) != 1 or len(inner.vars) != 2:
+            continue
+        store = innermost[0]
+        rows, columns = (Symbol(v) for v in inner.vars)
+        if not isinstance(store, n.Store) or store.index != (rows, columns):
+            continue
+        loads = [part for part in walk(store.value) if isinstance(part, Load)]
+        factors = [one for one in loads if one.source != store.target]
+        multiplies = any(getattr(part, "operator", "") == "*" for part in walk(store.value))
+        if len(factors) != 2 or len(loads) != 3 or not multiplies:
+            continue
+        step = Symbol(loop.var)
+        by_row = next((f for f in factors if f.index in ((rows, step), (step, rows))), None)
+        by_column = next((f for f in factors if f.index in ((step, columns), (columns, step))), None)
+        if by_row is None or by_column is None:
+            continue
+        left, right, total = (
+            n.whole(name, table[name].shape) for name in (by_row.source, by_column.source, store.target)
+        )
+        turned = by_row.index[0] == step, by_column.index[0] == columns
+        yield outer, n.Gemm(left, right, total, *turned, span=store.span)
+    yield from _products_by_sums(program)
+
+
+def _products_by_sums(program: Program) -> Iterator[tuple[n.Node, n.Gemm]]:
+    """Yield ``for j: for i, q in parallel: p[i, q] = a[i, q] * b[j, q]; reduce_sum(p, s, dim=1);
+    for i in parallel: c[i, j] = s[i]``, with the product that it is."""
+    table = bindings(program)
+    for loop in n.each(n.Loop, program.body):
+        body = [m for m in loop.body if not isinstance(m, n.Hint)]
+        nests = [m for m in body if isinstance(m, n.Parallel)]
+        stores = [m.body[0] for m in nests if len(m.body) == 1 and isinstance(m.body[0], n.Store)]
+        reduce = body[1] if len(body) == 3 else None
+        if not isinstance(reduce, n.Reduce) or [body[0], body[2]] != nests or len(stores) != 2:
+            continue
+        part, store = (m for m in stores if isinstance(m, n.Store))
+        if len(nests[0].vars) != 2 or len(nests[1].vars) != 1:
+            continue
+        step, row, along = (Symbol(v) for v in (loop.var, *nests[0].vars))
+        place = tuple(row if e == Symbol(nests[1].vars[0]) else e for e in store.index)
+        factors = [p for p in walk(part.value) if isinstance(p, Load)]
+        sums = reduce.op == "sum" and reduce.clear and reduce.dim % len(reduce.source.dims) == 1
+        taken = any(isinstance(p, Load) and p.source == reduce.to.source for p in walk(store.value))
+        times = isinstance(part.value, Binary) and part.value.operator == "*" and len(factors) == 2
+        if not (sums and taken and times) or reduce.source.source != part.target or len(place) != 2:
+            continue
+        left, right = (next((f for f in factors if set(f.index) == {e, along}), None) for e in place)
+        if left is not None and right is not None and part.index == (row, along) and step in place:
+            a, b, c = (n.whole(name, table[name].shape) for name in (left.source, right.source, store.target))
+            yield loop, n.Gemm(a, b, c, left.index[0] == along, right.index[0] != along, span=part.span)
+
+
+def with_products(program: Program) -> Program:
+    """Return the program that computes such products with `T.gemm`."""
+    made = {id(loop): (gemm,) for loop, gemm in products_by_hand(program)}
+    return changes.replaced(program, made) if made else program
