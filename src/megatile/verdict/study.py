@@ -36,7 +36,7 @@ from megatile.verdict.model import MIN_GAIN, Finding, Kind
 
 MAX_COMMANDS = 8_000_000
 """Commands that all re-timed Plans of a verdict may have together: some seconds."""
-MAX_SECONDS = 11.0
+MAX_SECONDS = 9.0
 """Seconds of this process that a verdict may take, whatever the commands: then no other program is timed."""
 SAMPLED = 300_000
 """Plans with more commands are timed by their first blocks, if all do the same and there are enough waves."""
