@@ -77,6 +77,7 @@ class Known:
 
     def __init__(self, file: Path, *kinds: str, end: Callable[[], None] = lambda: None):
         self.file, self.kinds, self.end = file, kinds, end
+        self.prefix = f"tests/{file.parent.name}/"
         self.lines = dict(line.rsplit(" | ", 1) for line in self._read())
 
     def _read(self) -> list[str]:
@@ -92,8 +93,8 @@ class Known:
         finally:
             WANTED.clear()
         if is_fixed(item):
-            name = item.nodeid.removeprefix(f"tests/{self.file.parent.name}/")
-            line = FOUND[name] = " ".join(sorted(_few(SEEN)))
+            name = item.nodeid.removeprefix(self.prefix)
+            line = FOUND[item.nodeid] = " ".join(sorted(_few(SEEN)))
             if folder := os.environ.get("MEGATILE_TEXTS"):
                 _keep(Path(folder), name)
             if not item.config.getoption("--update-golden"):
@@ -113,11 +114,12 @@ class Known:
 
     def finish(self, session: pytest.Session) -> None:
         """``pytest_sessionfinish``: write the file anew, if that was asked for."""
-        if not session.config.getoption("--update-golden") or not FOUND:
+        own = {n.removeprefix(self.prefix): line for n, line in FOUND.items() if n.startswith(self.prefix)}
+        if not session.config.getoption("--update-golden") or not own:
             return
         with self.file.open("a", encoding="utf-8") as lock:  # other workers have other tests
             fcntl.flock(lock, fcntl.LOCK_EX)
-            lines = dict(line.rsplit(" | ", 1) for line in self._read()) | FOUND
+            lines = dict(line.rsplit(" | ", 1) for line in self._read()) | own
             text = "".join(f"{name} | {line}\n" for name, line in sorted(lines.items()) if line)
             self.file.write_text(text, encoding="utf-8")
 

@@ -97,7 +97,7 @@ class _Loads:
             if name in self.grids and self.grids[name].add(here, there, nbytes):
                 continue
             keys, which = np.unique(here * view.level.total + there, return_inverse=True)
-            amounts = np.bincount(which.reshape(-1), nbytes, len(keys))
+            amounts = np.bincount(which.ravel(), nbytes, len(keys))
             here, there = np.divmod(keys, view.level.total)
             for group in view.fabric.alike(view.level.name, here, there):
                 if self.hops > MAX_HOPS:
@@ -105,7 +105,7 @@ class _Loads:
                 first = int(group.pairs[0])
                 ends = (Unit(view.level.name, int(end[first])) for end in (here, there))
                 shifts, which = np.unique(group.shifts, return_inverse=True)
-                sums = np.bincount(which.reshape(-1), amounts[group.pairs], len(shifts))
+                sums = np.bincount(which.ravel(), amounts[group.pairs], len(shifts))
                 for run in _runs(view, view.fabric.stages(*ends)):
                     self.hops += len(shifts)
                     self._run(view, run, shifts, sums)
@@ -138,7 +138,7 @@ class _Loads:
         self.count()
         for (network, step), ends in self.ends.items():
             lines = np.pad(ends, (0, -len(ends) % step)).reshape(-1, step)
-            served = lines.cumsum(axis=0).reshape(-1)[: len(ends) - step]
+            served = lines.cumsum(axis=0).ravel()[: len(ends) - step]
             self.busy[network] = self.busy.get(network, 0.0) + served
         self.ends = {}
         longest = max((float(np.max(served, initial=0.0)) for served in self.busy.values()), default=0.0)

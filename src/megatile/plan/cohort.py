@@ -244,9 +244,9 @@ class Queues:
         self.holds = np.zeros((*shape, channel.slots), dtype=np.int16)
         self.nbytes = np.zeros((*shape, channel.slots), dtype=np.int64)
         # The same by the number of the queue (``at``) or of the slot (``place``), which is faster to look up.
-        self.sent_at, self.received_at = self.sent.reshape(-1), self.received.reshape(-1)
+        self.sent_at, self.received_at = self.sent.ravel(), self.received.ravel()
         self.sender_at = np.zeros(self.sent.size, dtype=np.int64)  # the command that sent last: (stream, pc)
-        self.holds_of, self.nbytes_of = self.holds.reshape(-1), self.nbytes.reshape(-1)
+        self.holds_of, self.nbytes_of = self.holds.ravel(), self.nbytes.ravel()
 
     def at(self, units: Any, member: Value) -> Any:
         """Return numbers of queues."""

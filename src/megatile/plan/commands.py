@@ -335,7 +335,7 @@ class Commands(ControlFlow):
         """Go on separately with the units that agree on ``values``."""
         rows = np.stack([spread(v, len(cohort)) for v in values], axis=1)
         _, kinds = np.unique(rows, axis=0, return_inverse=True)
-        kinds = kinds.reshape(-1)
+        kinds = kinds.ravel()
         self.ready += [cohort.part(kinds == k) for k in range(int(np.max(kinds)), -1, -1)]
         return False
 

@@ -276,7 +276,7 @@ class Executor(Follower):
         values = []
         for at in range(len(cohort)):
             element = read.one(at)
-            values.append(int(element.reshape(-1)[0]))
+            values.append(int(element.ravel()[0]))
             if combine is not None and (statement.combine != "cas" or values[-1] == wanted[at]):
                 element[...] = combine(element, element.dtype.type(terms[at]))
         return np.asarray(values, dtype=np.int64)

@@ -59,7 +59,7 @@ def copies(plan: Plan, hda: HDA) -> dict[str, tuple[Array, Array]]:
         if level.slots is not None:
             above = np.unique(above)
             places, times = np.arange(per), np.full(len(above), level.slots)
-        units = (above[:, None] * (per if level.parent else 0) + places[None, :]).reshape(-1)
+        units = (above[:, None] * (per if level.parent else 0) + places[None, :]).ravel()
         found[level.name] = units, np.repeat(times, len(places))
     return found
 
@@ -137,7 +137,7 @@ class Residency:
         for child in below:
             inner = numbers[:, None] * child.count + np.arange(child.count)
             if not self.bounded:
-                yield from self.start(child, inner.reshape(-1))
+                yield from self.start(child, inner.ravel())
                 continue
             for number, own in zip(numbers.tolist(), inner, strict=True):
                 yield from self.enter(child, own, self.hardware[level.name, number])

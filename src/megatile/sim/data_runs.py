@@ -192,7 +192,7 @@ class LaunchData(Executor):
                     actor = self.watch.actors.number(cohort.level, int(cohort.units[at]))
                     clock = self, self.watch.clocks.release(actor)
                 key = self.key(channel, int(route.to[at]), int(members[at]))
-                message = np.ascontiguousarray(part.one(i)).reshape(-1).view(np.uint8).copy()
+                message = np.ascontiguousarray(part.one(i)).ravel().view(np.uint8).copy()
                 self.mail.setdefault(key, deque()).append((message, clock))
         return self.issued(cohort)
 

@@ -93,7 +93,7 @@ class LevelRows:
         below = units_below(self.view.hda, level, plan) if plan.levels else 0
         outer = np.zeros(1, dtype=np.int64) if above is None else above.places * below
         if plan.levels and level.slots is None:
-            self.places = (outer[:, None] + of_units(level.place, level.count)[None, :]).reshape(-1)
+            self.places = (outer[:, None] + of_units(level.place, level.count)[None, :]).ravel()
         elif level.slots is not None:
             bases, crowd = np.unique(outer, return_counts=True)
             slots = np.minimum(below * level.slots, crowd * level.count)

@@ -109,7 +109,7 @@ def link_use(result: Result, bins: int = LINK_USE_BINS) -> list[LinkUse]:
     span = result.time_ps / bins
     busy: dict[Any, np.ndarray] = {}
     keys, inverse = np.unique(rows[:, [Recorded.path, Recorded.nbytes]], axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    inverse = inverse.ravel()
     order = np.argsort(inverse, kind="stable")
     cuts = np.searchsorted(inverse[order], np.arange(len(keys) + 1))
     for number, (path, nbytes) in enumerate(keys.tolist()):

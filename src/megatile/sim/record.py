@@ -90,7 +90,7 @@ class Record(RecordedUsage):
         kinds, inverse = (
             np.unique(keys, axis=0, return_inverse=True) if len(rows) else (keys, np.zeros(0, dtype=int))
         )
-        inverse = inverse.reshape(-1)
+        inverse = inverse.ravel()
         found = np.empty((len(kinds), 3), dtype=np.int64)
         for i, (at, kind, engine) in enumerate(kinds.tolist()):
             statement = statements[at]
