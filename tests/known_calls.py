@@ -81,7 +81,8 @@ def of_result(result: Result, _: None) -> str:
 
 
 def of_launch(_: Session, launch: Any) -> str:
-    return f"{launch.name} {launch.submit_ps} {launch.begin_ps} {launch.end_ps} {launch.state} {shown(launch.messages)}"
+    times = f"{launch.submit_ps} {launch.begin_ps} {launch.end_ps}"
+    return f"{launch.name} {times} {launch.state} {shown(launch.messages)}"
 
 
 def of_price(price: Price, _: None) -> str:
