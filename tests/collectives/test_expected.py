@@ -248,7 +248,7 @@ def test_kernels(expected: Any) -> None:
 
     found = {"hello": plan(plan_of_module(hello_send, 4, n_elem=3), 3)}
     for name in load_ccl_config()["algorithms"]:
-        for elements in (8, 3000):
+        for elements in (8,):
             found[f"{name} {elements}"] = tried(
                 lambda n=name, e=elements: plan(kernel_plan(config(n), ahbm, n_elem=e), e)
             )
