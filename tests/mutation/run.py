@@ -146,12 +146,11 @@ class Warm:
         return outcome, test
 
     def learn(self, mutant: Mutant) -> None:
-        """Run every test without a change, to know what each calls."""
+        """Run every test without a change, to know what each calls; one that fails or is slow is left out."""
         original = (SOURCE / mutant.file).read_text(encoding="utf-8")
-        left = sorted(self.tests)
-        while left:
-            _, slow = self.ask(mutant, original, left, LEARN_SECONDS)
-            left = [test for test in left if test not in self.known and test != slow]
+        while left := sorted(self.tests - set(self.known)):
+            _, wrong = self.ask(mutant, original, left, LEARN_SECONDS)
+            self.tests.discard(wrong)
 
     def close(self) -> None:
         self._requests.close()
