@@ -39,6 +39,13 @@ def test_copies_for_several_steps_of_a_recurrence_take_what_chunks_take():
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.25)
 
 
+def test_copies_for_several_steps_gain_no_more_than_the_busiest_part_allows():
+    study = Study(mt.simulate(recurrence(1), machine="dgx-h100"))
+    study.busiest = ("hbm", 0.9)  # as many bytes move as before
+    (found,) = copies_of_several_steps(study)
+    assert found.time_ps == pytest.approx(0.9 * study.base_ps, rel=1e-6)
+
+
 def test_steps_that_hand_on_a_tile_are_not_made_wider():
     program = mt.lower(recurrence(1), machine="dgx-h100").source
     ((here, loop),) = [(here, loop) for here, loop in axes(program) if loop is not None]

@@ -64,3 +64,32 @@ def test_a_gather_of_which_units_read_some_of_each_part_is_an_exchange():
     (found,) = unread_parts(Study(slow))
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
     assert "all_to_all" in found.step
+
+
+@pytest.mark.parametrize("edge", [1, 16])
+def test_a_gather_of_which_units_read_the_edges_of_others_is_a_halo(edge):
+    H, W, devices = 128, 1024, 4
+    rows = H // devices
+
+    @T.program
+    def sweeps(U: T.Tensor((H, W), "f32")):
+        with T.Kernel(device=devices, block=(W // 128, rows // 16), threads=128) as (bx, by):
+            with T.Scale("device") as (r, _):
+                mine = T.view(U, layout=T.FullRow)
+                field = T.alloc((H, W), "f32", level="l2")
+                for _ in T.serial(3):
+                    T.allgather(field, mine)
+                    with T.Scale("block"):
+                        x, up = T.alloc((16, 128), "f32"), T.alloc((edge, 128), "f32")
+                        first = r * rows + by * 16
+                        T.copy(up, field[(first + H - edge) % H, bx * 128])
+                        T.copy(x, field[first, bx * 128])
+                        for i, j in T.Parallel(16, 128):
+                            x[i, j] = x[i, j] + up[i % edge, j]
+                        T.copy(mine[by * 16, bx * 128], x)
+                    T.barrier()
+
+    found = list(unread_parts(Study(mt.simulate(sweeps, machine="dgx-h100"))))
+    assert [("halo" in f.reason, f.bound) for f in found] == ([(True, True)] if edge == 1 else [])
+    if edge == 1:
+        assert f"reads {1 / H:.2g} of it" in found[0].bottleneck

@@ -63,6 +63,27 @@ def column_sums(each_row, R=8192, C=1024, rows=64):
     return summed
 
 
+def added_elements(each_step, R=4096, C=4096, rows=512):
+    """Sums of columns by atomics of elements: in every step of a loop, or once."""
+
+    @T.program
+    def summed(X: T.Tensor((R, C), "bf16"), Y: T.Tensor((C,), "f32")):
+        with T.Kernel(block=(C // 128, R // rows), threads=128) as (bx, by):
+            x, y = T.alloc((16, 128), "bf16", level="l1"), T.alloc((128,), "f32")
+            T.clear(y)
+            for k in T.Pipelined(rows // 16, num_stages=2):
+                T.copy(x, X[by * rows + k * 16, bx * 128])
+                T.reduce_sum(x, y, dim=0, clear=each_step)
+                if each_step:
+                    for j in T.Parallel(128):
+                        T.atomic_add(Y[bx * 128 + j], y[j])
+            if not each_step:
+                for j in T.Parallel(128):
+                    T.atomic_add(Y[bx * 128 + j], y[j])
+
+    return summed
+
+
 def turned(by_hand, M=1024, K=512, depth=64, stages=3):
     """A product with transposed weights: turned element by element, or by the tensor engine."""
 
@@ -299,6 +320,12 @@ PAIRS = {
     "matrices in turn": ("serial loop", squared(True), squared(False), "dgx-h100"),
     "weights expanded by a phase": ("intermediate tensor", expanded(True), expanded(False), "dgx-h100"),
     "an atomic for each row": ("repeated atomics", column_sums(True), column_sums(False), "mi300x-8"),
+    "atomics of elements in each step": (
+        "repeated atomics",
+        added_elements(True),
+        added_elements(False),
+        "hgx-a100",
+    ),
     "turned element by element": ("transposed by hand", turned(True), turned(False), "hgx-a100"),
     "rows loaded by two phases": ("round trip", normalised(True), normalised(False), "hgx-a100"),
     "a row for each maximum": ("repeated loads", largest(True), largest(False), "mi300x-8"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.expr import Const, Expr, Symbol, binary, eq, symbols
+from megatile.core.expr import Const, Expr, Symbol, binary, eq, known, symbols, walk
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
@@ -28,15 +28,18 @@ def repeated_atomics(study: Study) -> Iterator[Finding]:
     """Find atomics whose elements are the same in every iteration of a loop."""
     if study.lowered is None:
         return
-    found = list(_repeated(study.lowered.source))
-    if found:
-        loop, one = found[0]
+    program = study.lowered.source
+    regions, elements = list(_repeated(program)), list(_repeated_elements(program))
+    if regions or elements:
+        loop, one, name = (
+            (*regions[0], regions[0][1].to.source) if regions else (*elements[0][::2], elements[0][2].target)
+        )
         yield from study.finding(
-            "repeated atomics", study.program_ps(combined_first),
+            "repeated atomics", study.program_ps(lambda p: elements_first(combined_first(p))),
             "program timed again with a sum in a tile and one atomic after the loop",
             bottleneck=f"repeated atomics: every iteration of '{loop.var}' changes the same elements of "
-            f"'{one.to.source}'",
-            reason=f"nothing in '{one.to.source}[…]' depends on '{loop.var}'; each is a round through memory",
+            f"'{name}'",
+            reason=f"nothing in '{name}[…]' depends on '{loop.var}'; each is a round through memory",
             step=f"combine in a tile in the loop, then one T.atomic_{one.op} after it",
             source=changes.source_line(one),
         )  # fmt: skip
@@ -85,6 +88,64 @@ def combined_first(program: Program) -> Program:
         return tuple(result)
 
     return replace(program, body=change(program.body)) if found else program
+
+
+def _repeated_elements(program: Program) -> Iterator[tuple[n.Loop, n.Parallel, n.Atomic]]:
+    """Yield atomics of elements, directly in loops, that change the same elements of a tensor each time."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    for loop in n.each(n.Loop, program.body):
+        inside = list(n.walk(loop.body))
+        changing = {loop.var} | {m.name for m in inside if isinstance(m, (n.Let, n.ReadScalar))}
+        for nest in loop.body:
+            one = nest.body[0] if isinstance(nest, n.Parallel) and len(nest.body) == 1 else None
+            if not isinstance(one, n.Atomic) or (one.dst, one.expected, one.result) != (None, None, None):
+                continue
+            assert isinstance(nest, n.Parallel)
+            same = not any(symbols(e) & changing or _loads(e) for e in one.index)
+            sized = all(known(e) is not None for e in nest.extents)
+            if one.op in COMBINE and same and sized and table[one.target].base in tensors:
+                base, others = table[one.target].base, [m for m in inside if m is not one]
+                if not any(table[name].base == base for m in others for name in _used(m)):
+                    yield loop, nest, one
+
+
+def _loads(e: Expr) -> list[str]:
+    return [p.source for p in walk(e) if isinstance(p, Load)]
+
+
+def _used(node: n.Node) -> list[str]:
+    """The tensors and tiles that a statement itself reads or changes."""
+    stored = [node.target] if isinstance(node, (n.Store, n.Atomic)) else []
+    return [
+        *stored,
+        *(r.source for _, r in n.regions(node)),
+        *(x for e in n.expressions(node) for x in _loads(e)),
+    ]
+
+
+def elements_first(program: Program) -> Program:
+    """Return the program with such atomics after their loops, of a tile that adds up."""
+    table, made = bindings(program), dict[int, tuple[n.Node, ...]]()
+    by_loop: dict[int, list[tuple[n.Loop, n.Parallel, n.Atomic]]] = {}
+    for found in _repeated_elements(program):
+        by_loop.setdefault(id(found[0]), []).append(found)
+    for number, group in enumerate(by_loop.values()):
+        before, inner, after = list[n.Node](), dict[int, tuple[n.Node, ...]](), list[n.Node]()
+        for at, (_, nest, one) in enumerate(group):
+            name, shape = f"{one.target}_total{number}_{at}", tuple(int(known(e) or 1) for e in nest.extents)
+            dtype, place = table[one.target].dtype, tuple(map(Symbol, nest.vars))
+            total = Load(name, place, dtype)
+            before += [
+                n.Alloc(name, shape, dtype, "registers", program.launch.dispatch),
+                n.Fill(n.whole(name, shape), Const(0), span=one.span),
+            ]
+            store = n.Store(name, place, binary(COMBINE[one.op], total, one.value), span=one.span)
+            inner[id(nest)] = (replace(nest, body=(store,)),)
+            after.append(replace(nest, body=(replace(one, value=total),)))
+        loop = group[0][0]
+        body = tuple(x for node in loop.body for x in inner.get(id(node), (node,)))
+        made[id(loop)] = (*before, replace(loop, body=body), *after)
+    return changes.replaced(program, made) if made else program
 
 
 def _added(one: n.AtomicRegion, tile: n.Alloc) -> n.Node:

@@ -18,7 +18,9 @@ from megatile.plan.statements import reads_of, rewritten, write_of
 
 MAX_COMMANDS = 4000
 """Commands of one owner of a tile that are looked at."""
-MAX_ELEMENTS = 1 << 24
+MAX_READS = 40_000
+"""Commands of all units that share a tile."""
+MAX_CELLS = 1 << 22
 """Of the part of a tensor that one unit reads, to be looked at."""
 NOTHING = 0.02
 """The share of new elements below which a load brings nothing."""
@@ -45,23 +47,35 @@ class Loads:
     def shares(self) -> tuple[dict[Key, float], float, int]:
         """By load, the share of its elements that are new; how often an element is loaded on average; and how
         many elements there are."""
-        low = [min(box[d][0] for _, box in self.boxes) for d in range(len(self.tile.shape))]
-        high = [max(box[d][1] for _, box in self.boxes) for d in range(len(self.tile.shape))]
-        sizes = [b - a for a, b in zip(low, high, strict=True)]
-        if prod(sizes) > MAX_ELEMENTS or min(sizes) <= 0:
+        # Between two neighbouring edges of boxes all elements are alike: cells of them are counted.
+        edges = [
+            np.unique([side for _, box in self.boxes for side in box[d]]) for d in range(len(self.tile.shape))
+        ]
+        cells = [len(e) - 1 for e in edges]
+        if prod(cells) > MAX_CELLS or min(cells, default=0) <= 0:
             return {}, 1.0, 0
-        seen = np.zeros(sizes, bool)
+        seen, sizes = np.zeros(cells, bool), [np.diff(e) for e in edges]
         new, all_of_it = dict[Key, int](), dict[Key, int]()
         for key, box in self.boxes:
-            part = seen[tuple(slice(a - b, c - b) for (a, c), b in zip(box, low, strict=True))]
-            fresh = part.size - int(np.count_nonzero(part))
+            at = tuple(slice(*np.searchsorted(e, side).tolist()) for e, side in zip(edges, box, strict=True))
+            part, size = seen[at], prod(end - start for start, end in box)
+            fresh = size - int(_weight(part, [w[i] for w, i in zip(sizes, at, strict=True)]))
             part[...] = True
             new[key] = new.get(key, 0) + fresh
-            self.news.setdefault(key, []).append(fresh / max(1, part.size))
-            all_of_it[key] = all_of_it.get(key, 0) + part.size
+            self.news.setdefault(key, []).append(fresh / max(1, size))
+            all_of_it[key] = all_of_it.get(key, 0) + size
         unique = sum(new.values())
         shares = {key: new[key] / all_of_it[key] for key in new}
         return shares, sum(all_of_it.values()) / max(1, unique), unique
+
+
+def _weight(cells: Any, sizes: list[Any]) -> float:
+    """How many elements are in the cells that are set."""
+    if not cells.any():
+        return 0
+    for size in reversed(sizes):
+        cells = cells @ size
+    return float(cells)
 
 
 def loads(plan: pm.Plan) -> dict[str, Loads]:
@@ -120,7 +134,8 @@ def reads(plan: pm.Plan, name: str, besides: str) -> Loads | None:
     one, boxes, counted = Loads(tile), 0, 0
 
     def touching(s: Any) -> Any:
-        leave = isinstance(s, pm.Compute) and all(r.tile != name for r in s.reads)
+        nested = isinstance(s, (pm.Loop, pm.If))
+        leave = not nested and all(r.tile != name for r in reads_of(s))
         return None if leave or (isinstance(s, pm.Loop) and not s.body and not s.carries) else s
 
     for stream in (replace(x, body=rewritten(x.body, touching)) for x in plan.streams):
@@ -128,7 +143,7 @@ def reads(plan: pm.Plan, name: str, besides: str) -> Loads | None:
         for unit in (u for run in stream.units for u in range(*run) if u in owned):
             for s, env in commands(stream.body, {"unit": unit}):
                 counted += 1
-                if counted > MAX_COMMANDS:
+                if counted > MAX_READS:
                     return None
                 for region in reads_of(s) if str(s.source or "") != besides else ():
                     box = _box(tile, region, env) if region.tile == name else None

@@ -61,9 +61,10 @@ def copies_of_several_steps(study: Study) -> Iterator[Finding]:
             break
         times[factor] = ps
     best = min(times, key=lambda f: times[f], default=0)
+    busy = round(study.busiest[1] * study.base_ps)  # as many bytes move as before
     yield from study.finding(
-        "small copies", times.get(best), f"Plan timed again with copies for {best} steps at a time",
-        bound=True,
+        "small copies", max(times[best], busy) if best else None,
+        f"Plan timed again with copies for {best} steps at a time", bound=True,
         bottleneck="small copies: every step of a serial loop waits for its own",
         reason=f"{study.share('dma'):.0%} of the critical path is copies; what they move does not depend on "
         "the steps before",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -21,6 +22,8 @@ PARTLY = 0.8
 """The share of what an all-to-all gives that must be read, not to be called too much,"""
 READ = 0.5
 """and of what an all-gather gives."""
+EDGES = 0.25
+"""How much of others a unit reads at most that needs their edges, as a share of its own part."""
 
 
 @rule("unread parts")
@@ -50,6 +53,15 @@ def unread_parts(study: Study) -> Iterator[Finding]:
                 bottleneck=f"an all-gather of '{name}' where every unit reads only its own part",
                 reason=f"all that is read of '{name}' is '{part}', which the unit has",
                 step=f"read '{part}' itself, and leave T.allgather out", source=line,
+            )  # fmt: skip
+        elif (edges := _edges(study, one)) is not None:
+            yield from study.finding(
+                "unread parts", study.program_ps(partial(_message, one=one, share=edges / 2, peers=(1, -1))),
+                "program timed again with messages of what is read, from two neighbours", bound=True,
+                bottleneck=f"an all-gather of '{name}': besides its own part a unit reads {edges:.2g} of it",
+                reason="every unit gets all parts, and reads the edges of its neighbours' (a halo)",
+                step="send the edges to the neighbours (T.copy with dst=, then T.barrier), instead of "
+                "T.allgather", source=line,
             )  # fmt: skip
         elif share is not None and share <= READ and share * count > 1.01:  # more than one part's
             less = study.collective_ps("all_gather", one) - study.collective_ps("all_gather", one, share)
@@ -90,6 +102,29 @@ def _of_many(study: Study, one: n.Collective) -> bool:
     if found is None or not size or one.to[0].source != found.tile.name:
         return False
     return len({at // size for _, box in found.boxes for at in range(*box[one.dim], size)}) > 2
+
+
+def _edges(study: Study, one: n.Collective) -> float | None:
+    """The share of what is gathered that a unit reads of others' parts, if it reads its own and little of
+    these."""
+    found = footprint.reads(study.plan, one.to[0].source, changes.source_line(one))
+    part = one.source[0].dims[one.dim]
+    size = known(part.extent) if part.extent is not None else 1
+    if found is None or not size or one.to[0].source != found.tile.name:
+        return None
+    # What is counted is read by the first unit: its own part is the first.
+    sides = [(key, box, box[one.dim]) for key, box in found.boxes]
+    own = [key for key, _, (start, _) in sides if start < size]
+    outside = [
+        (key, (*box[: one.dim], (max(start, size), end), *box[one.dim + 1 :]))
+        for key, box, (start, end) in sides
+        if end > size
+    ]
+    if not own or not outside:
+        return None
+    share = replace(found, boxes=outside, news={}).shares()[2] / prod(found.tile.shape)
+    own_share = size / found.tile.shape[one.dim]
+    return share if 0 < share < EDGES * own_share else None
 
 
 def _summed(study: Study, one: n.Collective) -> Iterator[Finding]:
@@ -186,8 +221,8 @@ def _ungathered(program: Program, one: n.Collective, own: dict[int, n.Region]) -
     return changes.replaced(program, made | {id(one): ()})
 
 
-def _message(program: Program, one: n.Collective, share: float) -> Program:
-    """The program with a get from the next unit in place of an all-gather."""
+def _message(program: Program, one: n.Collective, share: float, peers: tuple[int, ...] = (1,)) -> Program:
+    """The program with a get from each of some neighbours in place of an all-gather."""
     sizes = [known(d.extent) if d.extent is not None else 1 for d in one.to[0].dims]
     parts = [known(d.extent) if d.extent is not None else 1 for d in one.source[0].dims]
     if None in sizes or None in parts or len(sizes) != len(parts):
@@ -212,9 +247,11 @@ def _message(program: Program, one: n.Collective, share: float) -> Program:
         for node in body:
             if node is one:
                 group = unit.group_of(one.scale) if unit.launch.at(unit.group[1]) != one.scale else unit.group
-                peer = (unit.rank(*group) + 1) % program.launch.count(one.scale)
-                get = n.Copy(regions[0], regions[1], src=peer, scale=one.scale, span=one.span)
-                result += [n.Barrier(one.scale, span=one.span), get]
+                own, count = unit.rank(*group), program.launch.count(one.scale)
+                result.append(n.Barrier(one.scale, span=one.span))
+                for peer in peers:
+                    from_it = (own + peer + count) % count
+                    result.append(n.Copy(regions[0], regions[1], src=from_it, scale=one.scale, span=one.span))
             else:
                 result.append(n.with_bodies(node, partial(change, unit=unit.within(node))))
         return tuple(result)
