@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -139,7 +139,7 @@ def test_a_module_runs_with_tilelang_answered(tmp_path):
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
 
 
-def test_nothing_outlives_the_block():
+def test_nothing_outlives_the_block(monkeypatch):
     torch = pytest.importorskip("torch", reason="needs torch")
     import importlib.metadata
 
@@ -155,10 +155,14 @@ def test_nothing_outlives_the_block():
             os.environ.get("TRITON_INTERPRET"),
         )  # fmt: skip
 
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))  # installed, as with torch for GPUs
     before = state()
     for _ in range(2):
         with installed():
             import tilelang
+            from cuda import cudart
+
+            assert cudart.cudaMemcpyKind.cudaMemcpyDefault == 4
 
             assert tilelang.cdiv(3, 2) == 2
             assert torch.zeros(2, device="cuda").is_cuda

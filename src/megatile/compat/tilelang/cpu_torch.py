@@ -262,10 +262,7 @@ def _answers() -> dict[str, Any]:
 
 @contextmanager
 def _cuda_python() -> Iterator[None]:
-    """Answer ``import cuda`` while the block runs, where the package is not installed."""
-    if importlib.util.find_spec("cuda") is not None:
-        yield
-        return
+    """Answer ``import cuda`` while the block runs, also where the package is installed: it needs a GPU."""
     flags = SimpleNamespace(
         CU_STREAM_WRITE_VALUE_DEFAULT=0, CU_STREAM_WAIT_VALUE_EQ=1, CU_STREAM_WAIT_VALUE_GEQ=0
     )
@@ -290,13 +287,18 @@ def _cuda_python() -> Iterator[None]:
     def with_cuda(distribution_name: str) -> str:
         return "12.9.0" if distribution_name == "cuda-python" else version(distribution_name)
 
+    def ours() -> list[str]:
+        return [name for name in sys.modules if name.split(".")[0] == "cuda"]
+
+    before = {name: sys.modules.pop(name) for name in ours()}
     sys.modules.update(made)
     try:
         with patch.object(importlib.metadata, "version", with_cuda):
             yield
     finally:
-        for name in made:
-            sys.modules.pop(name, None)
+        for name in ours():
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 def _copied(to: int, source: int, count: int, *_: Any) -> tuple[int]:
