@@ -22,6 +22,18 @@ def test_the_critical_path_adds_up_and_is_a_chain() -> None:
     assert r.why_slow().startswith(f"critical path: {len(r.critical_path)} events")
 
 
+def test_a_trace_without_operands_has_the_same_events() -> None:
+    r = simulate(ring(5, 64), machine=toy(5, control=True))
+    plain = r.record.trace(r.launch.begin_ps, operands=False)
+    assert set(r.record.engines()) <= set(plain.engines)
+    assert {e.operand for e in plain} == {""}
+
+    def shown(trace):
+        return [(str(e.unit), e.engine, e.operation, e.source, e.start_ps, e.end_ps, e.cause) for e in trace]
+
+    assert shown(plain) == shown(r.trace)
+
+
 def test_a_slow_reader_is_the_cause_of_a_late_send() -> None:
     """One slot: every send after the first waits for the add that holds the slot."""
     b = PlanBuilder("credits", scale="core", units=2)

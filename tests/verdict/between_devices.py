@@ -439,7 +439,46 @@ def exchanged_parts(of_a_view, n=1 << 16, devices=8):
     return exchange
 
 
+def gathered_rows(by_hand, M=2048, N=512, K=2048, devices=8):
+    """A product with rows of all devices, which a ring of messages brings, or the library."""
+
+    @T.program
+    def kernel(
+        A: T.Tensor((M, K), "bf16"),
+        B: T.Tensor((K, N * devices), "bf16"),
+        C: T.Tensor((M, N * devices), "bf16"),
+    ):
+        with T.Kernel(device=devices, block=(N // 128, M // 128), threads=256) as (bx, by):
+            with T.Scale("device") as (r, n):
+                own, w = T.view(A, layout=T.FullRow), T.view(B, layout=T.FullCol)
+                out, rows = T.view(C, layout=T.FullCol), M // devices
+                whole = T.alloc((M, K), "bf16", level="l2")
+                if by_hand:
+                    T.copy(whole[r * rows : r * rows + rows, :], own)
+                    T.barrier()
+                    for s in range(devices - 1):
+                        at = (r + n - s) % n * rows
+                        T.copy(whole[at : at + rows, :], whole[at : at + rows, :], dst=(r + 1) % n)
+                        T.barrier()
+                else:
+                    T.allgather(whole, own)
+                with T.Scale("block"):
+                    a, b = T.alloc((128, 32), "bf16", level="l1"), T.alloc((32, 128), "bf16", level="l1")
+                    c = T.alloc((128, 128), "f32")
+                    T.clear(c)
+                    for k in T.Pipelined(K // 32, num_stages=3):
+                        T.copy(a, whole[by * 128, k * 32])
+                        T.copy(b, w[k * 32, bx * 128])
+                        T.gemm(a, b, c)
+                    T.copy(out[by * 128, bx * 128], c)
+
+    return kernel
+
+
 PAIRS = {
+    "a ring of messages for an all-gather": (
+        "collective by hand", gathered_rows(True), gathered_rows(False), "mi300x-8"
+    ),
     "all of a vector for its edge": ("unused bytes", halo(True), halo(), "dgx-h100"),
     "all of a sum for a part": ("whole result", own_part(True), own_part(), "dgx-h100"),
     "a sum in 16 pieces": ("small messages", sums(16), sums(), "dgx-h100"),

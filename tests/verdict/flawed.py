@@ -344,14 +344,14 @@ def split_k(parts=1, M=2048, N=2048, K=2048, bM=128, bN=128, bK=64):
     return product
 
 
-def converted(wide=True, M=2048, N=2048, K=1024, bM=128, bN=128, bK=128):
-    """A product of f8 tiles, or of the same tiles converted to f16."""
+def converted(wide=True, M=2048, N=2048, K=1024, bM=128, bN=128, bK=128, loaded="f8e4m3"):
+    """A product of f8 tiles, or of the same tiles converted to f16 (or loaded as such)."""
 
     @T.program
     def kernel(A: T.Tensor((M, K), "f8e4m3"), B: T.Tensor((K, N), "f8e4m3"), C: T.Tensor((M, N), "f16")):
         with T.Kernel(block=(N // bN, M // bM), threads=256) as (bx, by):
-            a = T.alloc((bM, bK), "f8e4m3", level="l1")
-            b = T.alloc((bK, bN), "f8e4m3", level="l1")
+            a = T.alloc((bM, bK), loaded, level="l1")
+            b = T.alloc((bK, bN), loaded, level="l1")
             if wide:
                 a16 = T.alloc((bM, bK), "f16", level="l1")
                 b16 = T.alloc((bK, bN), "f16", level="l1")
@@ -436,5 +436,6 @@ PAIRS = {
     "split 16 ways": ("split reduction", split_k(16, 1024, 1024, 1024), split_k(1, 1024, 1024, 1024)),
     "one block": ("too few blocks", serial_total(n=1 << 20), serial_total(128, n=1 << 20)),
     "f8 converted to f16": ("widened operands", converted(), converted(False)),
+    "f8 loaded as f16": ("widened operands", converted(False, loaded="f16"), converted(False)),
 }
 """By what was made worse: the finding it should lead to, the slow program and its twin."""

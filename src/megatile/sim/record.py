@@ -36,9 +36,10 @@ class _Names(dict[str, int]):
 class Record(RecordedUsage):
     """The records of one launch, also as a trace."""
 
-    def trace(self, delay_ps: int = 0) -> Trace:
+    def trace(self, delay_ps: int = 0, operands: bool = True) -> Trace:
         """Every command as an event, unit by unit in order of issue; ``delay_ps`` is what kernels spend
-        first, before the control path is travelled."""
+        first, before the control path is travelled. Without ``operands`` nothing says what they touch, which
+        takes most of the time to find."""
         present = self.present
         begin_ps = delay_ps + (self.start_ps if len(present) else 0)
         order = np.argsort(self.rows[:, Recorded.actor], kind="stable")
@@ -61,7 +62,7 @@ class Record(RecordedUsage):
             return made
 
         shown = [tables["units"](name) for name in names]
-        codes = self._texts(rows, tables)
+        codes = self._texts(rows, tables, operands)
         start = np.maximum(rows[:, Recorded.start], 0)
         told = {"engines": "control", "operations": f"{LAUNCH} {self.launched.plan.name}"}
         of_launch = {kind: tables[kind](told.get(kind, "")) if launches else 0 for kind in list(tables)[1:]}
@@ -82,17 +83,18 @@ class Record(RecordedUsage):
             machine=self.launched.resources.hda.name,
         )  # fmt: skip
 
-    def _texts(self, rows: Any, tables: dict[str, _Names]) -> dict[str, Any]:
+    def _texts(self, rows: Any, tables: dict[str, _Names], operands: bool) -> dict[str, Any]:
         """Return the numbers of engine, operation, source and operands of every row."""
         engines = self._engine_names()
         statements = self.statements
-        keys = rows[:, [Recorded.pc, Recorded.kind, Recorded.engine]]
-        kinds, inverse = (
-            np.unique(keys, axis=0, return_inverse=True) if len(rows) else (keys, np.zeros(0, dtype=int))
-        )
-        inverse = inverse.ravel()
+        columns = [rows[:, column] for column in (Recorded.pc, Recorded.kind, Recorded.engine)]
+        least = [int(column.min(initial=0)) for column in columns]
+        sizes = [int(column.max(initial=0)) - low + 1 for column, low in zip(columns, least, strict=True)]
+        keys = np.ravel_multi_index([c - low for c, low in zip(columns, least, strict=True)], sizes)
+        kinds, inverse = np.unique(keys, return_inverse=True)
         found = np.empty((len(kinds), 3), dtype=np.int64)
-        for i, (at, kind, engine) in enumerate(kinds.tolist()):
+        for i, of_kind in enumerate(zip(*np.unravel_index(kinds, sizes), strict=True)):
+            at, kind, engine = (int(x) + low for x, low in zip(of_kind, least, strict=True))
             statement = statements[at]
             name = NAMES.get(kind) or event_name(statement)
             where = engines[engine] if engine != NONE else PLACES.get(kind, "control")
@@ -101,7 +103,11 @@ class Record(RecordedUsage):
                 tables["operations"](name),
                 tables["sources"](source_of(statement.source) if statement is not None else ""),
             )
-        texts = self._operands(rows, tables["operands"])
+        texts = np.zeros(len(rows), dtype=np.int64)
+        if operands:
+            texts = self._operands(rows, tables["operands"])
+        elif len(rows):
+            tables["operands"]("")
         made = {name: found[inverse, i] for i, name in enumerate(("engine", "operation", "source"))}
         return {**made, "operand": texts}
 

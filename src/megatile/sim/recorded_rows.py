@@ -111,6 +111,13 @@ class RecordedRows:
             names[engine] = f"dma.{i}"
         return names
 
+    def engines(self) -> list[str]:
+        """Names of the engines that did something."""
+        names = self._engine_names()
+        return [
+            names[engine] for engine in np.unique(self.rows[:, Recorded.engine]).tolist() if engine != NONE
+        ]
+
     def _touched(self, rows: Any) -> tuple[Any, list[list[Touched]]]:
         """Of every row the number of what it touches, and what that is."""
         aux, numbers = self.aux, np.zeros(len(rows), dtype=np.int64)

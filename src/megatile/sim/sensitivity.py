@@ -69,7 +69,7 @@ def used_figures(result: Result) -> list[str]:
     for layer in reversed(hda.memories):
         if layer.cache and layer.of in memories:
             memories.add(layer.name)
-    kinds = {engine_kind(name) for name in result.trace.engines}
+    kinds = {engine_kind(name) for name in result.record.engines()}
     engines = {e.name for e in hda.engines if e.kind in kinds or (e.kind == "scalar" and "vector" in kinds)}
     networks = {name.split(" ")[0].split("[")[0] for name in result.links}
     wanted = {"memory": memories, "engines": engines, "networks": networks}

@@ -115,12 +115,7 @@ def _loads(e: Expr) -> list[str]:
 
 def _used(node: n.Node) -> list[str]:
     """The tensors and tiles that a statement itself reads or changes."""
-    stored = [node.target] if isinstance(node, (n.Store, n.Atomic)) else []
-    return [
-        *stored,
-        *(r.source for _, r in n.regions(node)),
-        *(x for e in n.expressions(node) for x in _loads(e)),
-    ]
+    return [*changes.stored_or_loaded(node), *(r.source for _, r in n.regions(node))]
 
 
 def elements_first(program: Program) -> Program:

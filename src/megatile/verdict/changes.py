@@ -240,6 +240,48 @@ def widened(program: Program) -> dict[str, str]:
     return found
 
 
+def loaded_wider(program: Program) -> dict[str, str]:
+    """Operands of products that are loaded from tensors of one narrower type, and that type; only those whose
+    product has both operands so, and which nothing else reads."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    loads: dict[str, set[str]] = {}
+    others = {x for m in n.walk(program.body) for x in stored_or_loaded(m)}
+    for node in n.walk(program.body):
+        for kind, region in n.regions(node):
+            base, copy = table[region.source].base, isinstance(node, n.Copy) and not n.remote(node)
+            if kind != "read":
+                source = table[node.source.source] if copy else None  # type: ignore[attr-defined]
+                outside = source is not None and source.base in tensors
+                loads.setdefault(base, set()).add(source.dtype if source is not None and outside else "")
+            elif not isinstance(node, n.Gemm):
+                others.add(region.source)
+    used, found = {table[name].base for name in others if name in table}, dict[str, str]()
+    for gemm in n.each(n.Gemm, program.body):
+        mine = {table[r.source].base: table[r.source].dtype for r in (gemm.a, gemm.b)}
+        kinds = {kind for base in mine for kind in loads.get(base, {""})}
+        kind = kinds.pop() if len(kinds) == 1 else ""
+        if kind and not used & mine.keys() and all(itemsize(kind) < itemsize(d) for d in mine.values()):
+            found |= dict.fromkeys(mine, kind)
+    return found
+
+
+def stored_or_loaded(node: n.Node) -> list[str]:
+    """The tensors and tiles whose elements a statement itself reads or changes, one by one."""
+    stored = [node.target] if isinstance(node, (n.Store, n.Atomic)) else []
+    return [*stored, *(p.source for e in n.expressions(node) for p in walk(e) if isinstance(p, Load))]
+
+
+def with_types(program: Program, types: Mapping[str, str]) -> Program:
+    """Return the program with tiles of other types."""
+
+    def change(node: n.Node) -> n.Node:
+        if isinstance(node, n.Alloc) and node.name in types:
+            return replace(node, dtype=types[node.name])
+        return node
+
+    return replace(program, body=rewrite_nodes(program.body, change))
+
+
 def narrow_products(program: Program) -> Program:
     """Return the program whose products take tiles in their own type, without the copies that widen them."""
     names = widened(program)

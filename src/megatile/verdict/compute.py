@@ -134,6 +134,27 @@ def widened(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("operands loaded wider")
+def loaded_wider(study: Study) -> Iterator[Finding]:
+    """Operands of a product are converted on loading, though tensor engines take them as they are."""
+    if study.lowered is None:
+        return
+    program = study.lowered.source
+    types, table = changes.loaded_wider(program), bindings(program)
+    tensor = [e for e in study.hda.engines if e.kind == "tensor"]
+    if types and all(any(e.rate(kind) for e in tensor) for kind in types.values()):
+        one, kind = next(iter(types.items()))
+        allocs = (m for m in n.each(n.Alloc, program.body) if m.name == one)
+        yield from study.finding(
+            "widened operands", study.program_ps(lambda p: changes.with_types(p, types)),
+            f"program timed again with tiles of {kind}",
+            bottleneck=f"widened operands: '{one}' holds {kind} as {table[one].dtype}",
+            reason=f"tensor engines multiply {kind} themselves, faster, and tiles take less room",
+            step=f'"{kind}" as the type of {" and ".join(map(repr, types))}',
+            source=next((changes.source_line(m) for m in allocs), ""),
+        )  # fmt: skip
+
+
 @rule("vector work", Kind.ADVICE)
 def special(study: Study) -> Iterator[Finding]:
     """Vector work, not products, fills the time."""

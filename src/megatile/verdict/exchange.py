@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +60,78 @@ def by_hand(study: Study) -> Iterator[Finding]:
         f'mt.collective("{operation}", …): {predicted.algorithm}',
         source=study.line("channel", "dma", "control") or study.line(),
     )  # fmt: skip
+
+
+class Ring(NamedTuple):
+    """An all-gather by messages: every unit hands on all parts of a tile, to one other."""
+
+    tile: pm.Tile
+    lines: set[str]
+    messages: set[int]
+    """The identities of its commands."""
+
+
+@rule("all-gather by hand")
+def ring_by_hand(study: Study) -> Iterator[Finding]:
+    """Units of a program with blocks hand parts on around a ring, which the library does faster."""
+    found = ring_of(study.plan) if study.plan.levels else None
+    if found is None:
+        return
+    nbytes = itemsize(found.tile.dtype) * prod(found.tile.shape)
+    try:
+        predicted = predict(
+            "all_gather", machine=study.hda, nbytes=nbytes, ranks=study.plan.units, dtype=found.tile.dtype
+        )
+    except MegatileError:
+        return
+
+    def without(s: Any) -> Any:
+        return None if id(s) in found.messages else s
+
+    streams = tuple(replace(x, body=rewritten(x.body, without)) for x in study.plan.streams)
+    rest = study.plan_ps(replace(study.plan, streams=streams))
+    yield from study.finding(
+        "collective by hand", rest and rest + predicted.time_ps - study.launch_ps,
+        f"Plan timed again without these messages, and an all-gather by '{predicted.algorithm}'",
+        bottleneck=f"an all-gather of '{found.tile.name}' by hand: a ring of messages from unit to unit",
+        reason="each unit uses the link to one other, one message after the other; the planner's all-gather "
+        "is faster",
+        step=f"T.allgather({found.tile.name}, part): {predicted.algorithm}", source=min(found.lines),
+    )  # fmt: skip
+
+
+def ring_of(plan: pm.Plan) -> Ring | None:
+    """The all-gather around a ring that the units of a Plan do by hand, if they do one."""
+    got: dict[int, list[tuple[int, footprint.Box]]] = {}
+    tiles, lines, messages = set[str](), set[str](), set[int]()
+    for stream in plan.streams:
+        for unit in (u for run in stream.units for u in range(*run)) if stream.level is None else ():
+            for s, env in footprint.commands(stream.body, {"unit": unit}):
+                if not isinstance(s, pm.Compute) or s.write.at is None or len(s.reads) != 1:
+                    continue
+                to, tile = footprint.number(s.write.at, env), plan.tile(s.write.tile)
+                here, there = (footprint.box_of(tile, r, env) for r in (s.reads[0], s.write))
+                if s.reads[0].at is not None or s.reads[0].tile != tile.name or here != there:
+                    return None
+                if here is None or to is None:
+                    return None
+                tiles.add(tile.name)
+                lines.add(str(s.source or ""))
+                messages.add(id(s))
+                got.setdefault(to, []).append((unit, here))
+    if plan.units < 3 or len(got) < plan.units or len(tiles) != 1:
+        return None
+    tile = plan.tile(next(iter(tiles)))
+    for parts in got.values():
+        elements = sum(prod(b - a for a, b in box) for box in {box for _, box in parts})
+        of_one = len({sender for sender, _ in parts}) == 1
+        if (
+            not of_one
+            or len(parts) != plan.units - 1
+            or elements * plan.units != prod(tile.shape) * len(parts)
+        ):
+            return None
+    return Ring(tile, lines, messages)
 
 
 def _collectives_of(study: Study) -> set[str]:

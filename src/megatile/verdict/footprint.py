@@ -195,8 +195,11 @@ def number(expr: Any, env: dict[str, int]) -> int | None:
 
 
 def _box(tile: pm.Tile, region: pm.Region, env: dict[str, int]) -> Box | None:
-    if region.at is not None:
-        return None
+    return None if region.at is not None else box_of(tile, region, env)
+
+
+def box_of(tile: pm.Tile, region: pm.Region, env: dict[str, int]) -> Box | None:
+    """Return the part of a tile, of whichever unit, that a region is; None where that is not known."""
     if not region.start:
         return tuple((0, n) for n in tile.shape)
     box = list[tuple[int, int]]()

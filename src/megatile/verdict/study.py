@@ -245,7 +245,8 @@ class Study:
         its first blocks."""
         count = self._sampled_blocks(self.plan)
         some = first_blocks(self.plan, count) if count else None
-        return critical_groups((self.result if some is None else simulate(some, machine=self.hda)).trace)
+        result = self.result if some is None else simulate(some, machine=self.hda)
+        return critical_groups(result.record.trace(result.launch.begin_ps, operands=False))
 
     def line(self, *engines: str) -> str:
         """The source line with most of the critical path, on one of these engines if any are named."""
