@@ -110,8 +110,10 @@ def ring_of(plan: pm.Plan) -> Ring | None:
                 if not isinstance(s, pm.Compute) or s.write.at is None or len(s.reads) != 1:
                     continue
                 to, tile = footprint.number(s.write.at, env), plan.tile(s.write.tile)
+                if s.reads[0].at is not None or s.reads[0].tile != tile.name:
+                    return None
                 here, there = (footprint.box_of(tile, r, env) for r in (s.reads[0], s.write))
-                if s.reads[0].at is not None or s.reads[0].tile != tile.name or here != there:
+                if here != there:
                     return None
                 if here is None or to is None:
                     return None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+from megatile.core.errors import MegatileError
 from megatile.sim import Result
-from megatile.verdict import communication, largest
+from megatile.verdict import communication, largest, study as study_module
 from megatile.verdict.model import Finding, Kind, Verdict
 from megatile.verdict.study import RULES, OutOfBudget, Rule, Study
 
@@ -44,6 +45,12 @@ def verdict(result: Result) -> Verdict:
                     found += one.find(study)
             except OutOfBudget:
                 untried.append(one.name)
+            except (MegatileError, MemoryError):
+                raise
+            except Exception:
+                if study_module.raise_errors:
+                    raise
+                untried.append(f"{one.name} (failed)")  # a verdict without one rule is better than none
         found += communication.less_to_send(study) if talks and not found else ()
     found = ranked(found)
     if not found and result.time_ps and largest.share_of_bound(study) < largest.GOOD_SHARE:
