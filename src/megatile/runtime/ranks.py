@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib.util
 import json
 import os
@@ -58,6 +59,7 @@ class Launches:
             _initialise(timeout)
             atexit.register(_end)  # a group that is left to the end of Python may abort the process
         if self.group is None:
+            gc.collect()  # an error may hold the last group in a circle, and ranks that wait for this one
             self.group = dist.new_group(backend="gloo")
         self.count += 1
         return self.group
