@@ -193,7 +193,7 @@ def _batches(study: Study) -> Iterator[Finding]:
             "small messages", study.base_ps - count * each + together,
             f"the time of {count} collectives replaced by that of one", bound=True, kind=Kind.CAUSE,
             bottleneck="latency of messages: many small collectives, one after the other",
-            reason=f"{count} collectives, none of which needs the result of another, each with its own start",
+            reason=f"{count} collectives do not need each other, and each has its own start",
             step=f"put what they take side by side in one tile, and T.{one.kind} that",
             source=changes.source_line(one),
         )  # fmt: skip

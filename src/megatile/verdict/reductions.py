@@ -39,7 +39,7 @@ def late_reductions(study: Study) -> Iterator[Finding]:
         yield from study.finding(
             "late reduction", study.program_ps(partial(_reduced_first, one=one, reduce=reduce)),
             f"program timed again with the reduction before the {one.kind}",
-            bottleneck=f"{one.kind} of '{name}', of which every unit only reads reduced rows",
+            bottleneck=f"{one.kind} of '{name}': every unit only reads its rows after they are reduced",
             reason=f"T.reduce_{reduce.op} is all that reads '{name}', along a dimension that each unit has "
             "whole",
             step=f"T.reduce_{reduce.op} of what the unit has first, then T.{one.kind} of its results",
