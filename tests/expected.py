@@ -104,3 +104,9 @@ def chunks(values: Iterable[Any], size: int) -> list[list[Any]]:
     """Equal parts, for a test each."""
     every = list(values)
     return [every[at : at + size] for at in range(0, len(every), size)]
+
+
+def of_cases(names: Iterable[str], cases: Mapping[str, Any], answer: Callable[[Any], Any]) -> dict[str, Any]:
+    """Answers for cases, each a maker and its seed; not for those of the machine that is this computer."""
+    made = {name: make(seed) for name, (make, seed) in ((name, cases[name]) for name in names)}
+    return {name: answer(case) for name, case in made.items() if case.hda.name != "cpu"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.collectives.networks import NETWORKS, network
 from tests.cost.shared import blocks
-from tests.expected import chunks, digest, line, problem, tried
+from tests.expected import chunks, digest, line, of_cases, problem, tried
 from tests.sim.random_cases import Case, random_case
 from tests.sim.random_kernels import random_kernels
 from tests.sim.random_levels import random_levels
@@ -65,13 +65,7 @@ def of_links(case: Any) -> tuple[float, ...]:
 
 @pytest.mark.parametrize("names", chunks(CASES, 10), ids=lambda names: names[0])
 def test_one_plan(names: list[str], expected: Any) -> None:
-    found = {}
-    for name in names:
-        make, seed = CASES[name]
-        case = make(seed)
-        if case.hda.name != "cpu":  # which is this computer
-            found[name] = answers(case)
-    expected("plans", found)
+    expected("plans", of_cases(names, CASES, answers))
 
 
 @pytest.mark.parametrize("seeds", chunks(range(8), 2), ids=str)

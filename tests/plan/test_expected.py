@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.expected import chunks, digest, line, plain, tried
+from tests.expected import chunks, digest, line, of_cases, plain, tried
 from tests.plan.shared import EXCHANGE, HEAD, blocks_and_parts
 from tests.plan.text_cases import GOLDEN, WHOLE
 from tests.sim.random_cases import Case, random_case
@@ -79,13 +79,7 @@ def answers(case: Case) -> str:
 
 @pytest.mark.parametrize("names", chunks(CASES, 8), ids=lambda names: names[0])
 def test_one_plan(names: list[str], expected: Any) -> None:
-    found = {}
-    for name in names:
-        make, seed = CASES[name]
-        case = make(seed)
-        if case.hda.name != "cpu":  # which is this computer
-            found[name] = answers(case)
-    expected("plans", found)
+    expected("plans", of_cases(names, CASES, answers))
 
 
 # --- texts with something wrong -----------------------------------------------------------------------------

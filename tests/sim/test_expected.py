@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.expected import chunks, digest, line, plain, problem, tried
+from tests.expected import chunks, digest, line, of_cases, plain, problem, tried
 from tests.sim.random_cases import random_case
 from tests.sim.random_kernels import random_kernels
 from tests.sim.random_launches import random_blocks, random_launches
@@ -64,13 +64,7 @@ def simulated(case: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("names", chunks(CASES, 10), ids=lambda names: names[0])
 def test_one_plan(names: list[str], expected: Any) -> None:
-    found = {}
-    for name in names:
-        make, seed = CASES[name]
-        case = make(seed)
-        if case.hda.name != OWN:
-            found[name] = tried(lambda case=case: answers(simulated(case)))
-    expected("plans", found)
+    expected("plans", of_cases(names, CASES, lambda case: tried(lambda: answers(simulated(case)))))
 
 
 def test_what_pages_show(expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
